@@ -31,6 +31,7 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.plugins import register as register
     from coprefl_flwr.report.starts_result import StartsResult as StartsResult
     from coprefl_flwr.report.starts_result import plot_history as plot_history
+    from coprefl_flwr.report.variance import variance_parts as variance_parts
     from coprefl_flwr.strategies import *  # noqa: F403
     from coprefl_flwr.studies.populations import Clients as Clients
     from coprefl_flwr.studies.task_data import Tasks as Tasks
@@ -42,6 +43,7 @@ _NAMES = {
     "studies.populations": ("Clients",),
     "studies.task_data": ("Tasks",),
     "report.starts_result": ("StartsResult", "plot_history"),
+    "report.variance": ("variance_parts",),
     "data": ("load_dataset",),
     "learning.server_data": ("ServerData",),
     "models.base": ("base_hash",),

@@ -102,6 +102,7 @@ class _Table:
             search_entries=[entry for entry, _ in self._searched],
             headings=recipe.headings,
             measure=self.measure,
+            margin=recipe.margin,
         )
 
     @functools.cached_property

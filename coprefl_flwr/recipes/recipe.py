@@ -16,6 +16,7 @@ search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
 search-by: halving            # runs only the best quarter of the values for all rounds; or all
 reference: coprefl            # the row that the other rows are tested against
+margin: 1                     # the difference that matters, in points (default: 1) or units
 seeds: [0, 1, 2]              # [2] is one seed; {data: 10, training: 2} are 20 pairs of seeds
 metrics: [accuracy, variance] # the columns
 figures: [accuracies, curves] # the plots; this is the default; [] draws none

@@ -146,6 +146,7 @@ SearchBy = Literal["all", "halving"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
+Above0 = Annotated[float, Strict(), Field(gt=0)]
 Texts: Any = several(Text)
 # Not `several`: a single 2 might mean the seed 2, or two seeds.
 SeedList: Any = Annotated[list[AtLeast0], Field(min_length=1), AfterValidator(_unique)]
@@ -204,7 +205,7 @@ class Protocol(Overlay):
 
     because: Text
     equal: Literal["step-size", "start-loss"] | None = None
-    below: Annotated[float, Strict(), Field(gt=0)] | None = Field(
+    below: Above0 | None = Field(
         None, description="with `equal: start-loss`: a pre-training ends at this loss, or below"
     )
     small: Overlay | None = None
@@ -255,6 +256,7 @@ class RecipeFile(_Part):
     validation_seed: AtLeast0 = 100
     reference: Text | None = Field(None, description="label of the row to compare with")
     seeds: Seeds = (0,)
+    margin: Above0 | None = Field(None, description="smallest difference that matters, in points")
     metrics: Texts = Field((), description="the columns of the tables")
     figures: several(Literal[*FIGURES], fewest=0) = ()  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}

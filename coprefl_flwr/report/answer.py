@@ -1,13 +1,15 @@
 """Sentences of a report: the set-up of the runs, and their results with confidence intervals."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
-from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
+from coprefl_flwr.report.tables import DAGGER, FEW, ranked
+from coprefl_flwr.report.variance import LEVEL, MOST_DRAWS, POWER, more_draws
 
 CONFIDENCE = 0.95
 _SET_UP = ("dataset", "clients", "participants", "rounds")
@@ -45,8 +47,9 @@ def answers(comparison: Comparison) -> list[str]:
     if not qualities:
         return []
     heading = comparison.column(qualities[0])
+    comparison = replace(comparison, metrics=qualities[:1])
     rows = numbers(comparison)
-    rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
+    rows = rows[rows["mean"].map(math.isfinite)]
     places = heading.places(rows["mean"])
     reference, noun = comparison.tested_against.name, comparison.noun
     lines = []
@@ -56,7 +59,7 @@ def answers(comparison: Comparison) -> list[str]:
         mean = f"{first['mean']:.{places}f}{heading.unit}"
         line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
-        lines.append(some + line)
+        lines += [some + line, *_power(comparison, heading.unit, *rows["row"][order[:2]])]
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
@@ -67,6 +70,27 @@ def answers(comparison: Comparison) -> list[str]:
         alone = f"Only one {noun}: run several {noun}s to get {what}."
         lines.append(missing if draws > 1 else alone)
     return lines
+
+
+def _power(comparison: Comparison, unit: str, first: str, second: str) -> list[str]:
+    """Return a sentence on the draws that find a difference of the margin between two rows.
+
+    It needs two draws, and a margin of the user's if the measure is not in percent.
+    """
+    margin, noun = comparison.margin or float(unit == " %"), comparison.noun
+    data = numbers(replace(comparison, reference=first)).set_index("row")
+    pairs, std = int(data["pairs"][second]), float(data["difference-std"][second])
+    if not margin or pairs < 2:
+        return []
+    points = unit if unit != " %" else " point" if margin == 1 else " points"
+    find = f"find a difference of {margin:g}{points} between {first} and {second}"
+    more = more_draws(std, pairs, margin)
+    if more == 0:
+        return [f"The {pairs} {noun}s {find} with a power of at least {POWER:.0%}."]
+    count = f"More than {MOST_DRAWS - pairs}" if math.isinf(more) else f"{more:.0f}"
+    some = f"{count} more {noun}" if more == 1 else f"{count} more {noun}s"
+    how = f"paired t-test at {LEVEL:.0%}" + f"; roughly, from {pairs} {noun}s" * (pairs < FEW)
+    return [f"{some} would {find} with a power of {POWER:.0%} ({how})."]
 
 
 def _sentence(row: "pd.Series[Any]", reference: str, noun: str, points: str, places: int) -> str:

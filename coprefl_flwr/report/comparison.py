@@ -85,6 +85,7 @@ class Comparison:
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
     headings: Headings = field(default_factory=dict)
     measure: ColumnSpec = ACCURACY
+    margin: float | None = None  # the difference that matters to the user; None: 1 point
 
     def column(self, metric: str) -> ColumnSpec:
         """Return the column of a metric."""

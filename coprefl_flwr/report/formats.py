@@ -47,6 +47,7 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
             groups.append([])
         groups[-1] += columns
     lines = [table.title, ""] if table.title else []
+    lines += [*textwrap.wrap(table.above, width), ""] if table.above else []
     for group in groups:
         lines += [*_grid(cells.index.names[0], names, group, width), ""]
     notes = " ".join(table.sentences("*"))
@@ -82,6 +83,7 @@ def markdown(*tables: Table) -> str:
         heads = [*cells.index.names, *(h if p == HERE else p for h, p in table.columns)]
         names = cells.index.nlevels
         lines += [f"## {escaped(table.title)}", ""] if table.title else []
+        lines += [escaped(table.above), ""] if table.above else []
         lines += [_bars(map(escaped, map(str, heads)))]
         lines += ["|" + ":--|" * names + "--:|" * (len(heads) - names)]
         for of_row, texts in zip(table.names, cells.to_numpy(), strict=True):
@@ -137,7 +139,7 @@ def _environment(table: Table) -> str:
                 lines.append([rf"\quad {part}", *[""] * (names - 1), *shown])
     titles = [_for_latex(str(head)) for head in [*cells.index.names, *heads]]
     styler = pd.DataFrame(lines, columns=pd.Index(titles)).style.hide(axis="index")
-    caption = f"{table.title or table.label}. {' '.join(table.sentences('bold'))}"
+    caption = " ".join([f"{table.title or table.label}.", table.above, *table.sentences("bold")])
     return styler.to_latex(
         hrules=True,
         caption=_for_latex(caption),

@@ -69,8 +69,9 @@ def write_report(report: Report, folder: Path) -> Path:
         for picture in pictures:
             figures |= picture.files
         if len(comparisons) == 1 and shown[0].title == report.title:
-            titles = ("Results", "Training and costs")
-            shown = [replace(table, title=t) for table, t in zip(shown, titles, strict=False)]
+            of_costs = f"{report.title}: training and costs"
+            titles = {report.title: "Results", of_costs: "Training and costs"}
+            shown = [replace(table, title=titles.get(table.title, table.title)) for table in shown]
         sections.append(Section(name, answers(comparison), shown, search, pictures, list(files)))
     for file, rows in (("results", numbers), ("units", units)):
         every = pd.concat([rows(part) for part in report.comparisons])

@@ -8,8 +8,11 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import ACCURACY, Better
-from coprefl_flwr.report.comparison import Comparison, counted, numbers
+from coprefl_flwr.report.comparison import Comparison, counted, numbers, of_clients
+from coprefl_flwr.report.training_checks import UNTRAINED
+from coprefl_flwr.report.variance import LEVEL, variance_parts
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
@@ -20,8 +23,8 @@ DAGGER = "†"
 """The mark after the name of a row that is never marked as best; a note gives the reason."""
 MARK = "{mark}"
 """Placeholder in notes for the mark of the best numbers: "bold" or "*"."""
-LEVEL = 0.05
-"""A difference is significant if its corrected p-value is below this level."""
+FEW = 5
+"""Number of draws below which a note warns that they decide which row is the best."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,7 @@ class Table:
     label: str = ""  # LaTeX label of the table
     failed: Sequence[str] = ()  # a line per run that is missing
     reference: int | None = None  # index of the reference row
+    above: str = ""  # a sentence above the table
 
     @property
     def names(self) -> list[list[str]]:
@@ -71,13 +75,14 @@ def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: An
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """Return the table of tested metrics and, if there are any, the table of costs and counts."""
+    """Return the table of tested metrics and, if they exist, those of costs and of variance."""
     tested = [metric for metric in comparison.metrics if comparison.column(metric).tested]
     others = [metric for metric in comparison.metrics if metric not in tested]
+    parts = variance_table(comparison)
     if not tested or not others:
-        return [table(comparison)]
+        return [table(comparison), *parts]
     costs = table(replace(comparison, metrics=others, failed=()), first=False)
-    return [table(replace(comparison, metrics=tested)), costs]
+    return [table(replace(comparison, metrics=tested)), costs, *parts]
 
 
 def table(comparison: Comparison, first: bool = True) -> Table:
@@ -186,6 +191,39 @@ def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list
     return list(means.index) if better and len(means) > 1 else []
 
 
+def variance_table(comparison: Comparison) -> list[Table]:
+    """Return the table of the parts of the measure's variance; [] for one draw or one row.
+
+    It is about the rows without problems, and without random weights, which differ far more.
+    """
+    trained = [row for row in comparison.rows if not row.problems and row.name != UNTRAINED]
+    shown = replace(comparison, rows=trained if len(trained) > 1 else comparison.rows)
+    try:
+        parts = variance_parts(of_clients(shown), "value")
+    except SettingsError:
+        return []
+    names = parts.index.str.replace("start", "method")
+    if "seed" not in names:  # Each draw has one training seed.
+        names = names.str.replace("draw", "draw and seed")
+    measure, differ = comparison.measure, parts["share"][names.str.contains("method|rest")]
+    stds = parts[["std", "low", "high"]].map(f"{{:.{measure.places(parts['std'])}f}}".format)
+    cells = {
+        "Share of variance %": parts["share"].map("{:.0f}".format).tolist(),
+        f"Standard deviation{', points' * (measure.unit == ' %')}": stds["std"].tolist(),
+        "95 % interval": (stds["low"] + " to " + stds["high"]).tolist(),
+    }
+    most = names[parts.index.get_loc(differ.idxmax())]
+    above = (
+        f"{differ.sum():.0f} % of the variance of {measure.name} differs by method, mostly {most}."
+    )
+    notes = [
+        '"method x" and "rest" change which method is better; the others are equal for all.',
+        f"The last part has all that is left. Rows: {', '.join(row.name for row in shown.rows)}.",
+    ]
+    found = simple("Where the differences come from", "Part", cells, names)
+    return [replace(found, notes=notes, label=f"{comparison.name}-variance", above=above)]
+
+
 def search_table(comparison: Comparison) -> Table:
     """Return the table of all searched values with their scores."""
     entries, measure = comparison.search_entries, comparison.measure
@@ -229,8 +267,11 @@ def _notes(comparison: Comparison, data: pd.DataFrame, *, marked: bool, first: b
         notes.append("; ".join(meant) + ".")
     if rows and first:
         notes.append(f"{DAGGER}: never marked as best. {'. '.join(rows)}.")
-    if data["p-holm"].notna().any():
+    if (pairs := data["pairs"][data["p-holm"].notna()]).any():
         notes.append(_test(comparison))
+        if marked and pairs.max() < FEW:
+            few = _count(int(pairs.max()), comparison.noun)
+            notes.append(f"Warning: only {few} behind {MARK}; others may have another best row.")
     elif first and len(set(comparison.draws)) < 2:
         alike = comparison.noun == "seed" and len(comparison.units) > 1
         why = ", and its tasks share a pre-trained model" * alike

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from coprefl_flwr.report.columns import TO_REACH
 from coprefl_flwr.report.formats import escaped
 from coprefl_flwr.report.statistics import paired
 from coprefl_flwr.report.tables import NONE
+from coprefl_flwr.report.variance import more_draws, variance_parts
 
 SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
 RANDOM, SEES_ALL = "random", "centralised"
@@ -35,6 +36,15 @@ COLUMNS = {
 }  # fmt: skip
 """By column of a setting, its heading and decimals."""
 COSTS = ("megabytes", "gradients", "step-size")  # equal in all seeds, or nearly
+PARTS = {
+    "draw": "Draw and seed, the same for all starts",
+    "task": "Task, the same for all starts",
+    "start x draw": "Start x (draw and seed)",
+    "start x task": "Start x task, and all else",
+}
+"""By part of the variance, its name on the page: each seed draws both the data and the training."""
+MARGIN = 1.0
+"""The difference, in points, for which the page counts the seeds that would find it."""
 LEARNT = 0.1
 """A start failed if its tasks come at most this part of the way from guessing to 100 %."""
 
@@ -64,6 +74,7 @@ class Setting:
     values: pd.DataFrame  # a row per seed; its columns are (start, column)
     target: str = ""  # for example "50 %"
     rounds: int = 0  # rounds of a task
+    tasks: pd.DataFrame = field(default_factory=pd.DataFrame)  # row, seed, task and accuracy
 
     @property
     def starts(self) -> list[str]:
@@ -114,6 +125,24 @@ class Setting:
         others = [row for row in self.starts if row != best and not self.failures(row)]
         return [row for row in others if self.less(row, "accuracy", best).high >= 0]
 
+    def parts(self) -> pd.DataFrame:
+        """Return the parts of the variance over all trained starts, where they did not fail."""
+        done = self.values.xs("accuracy", axis=1, level=1).stack().dropna().index
+        rows = self.tasks[self.tasks.set_index(["seed", "row"]).index.isin(done)]
+        rows = rows[rows["row"].isin({*self.starts} - {RANDOM})]
+        return variance_parts(rows.rename(columns={"row": "start"}).assign(draw=rows["seed"]))
+
+    def runner_up(self) -> str:
+        """Return the best start's closest rival among the starts that never failed."""
+        done = [row for row in self.starts if row != self.best() and not self.failures(row)]
+        return max(done, key=lambda row: self.mean(row, "accuracy"))
+
+    def more_seeds(self) -> float:
+        """Return how many more seeds would find `MARGIN` between the best start and its rival."""
+        pair = (self.of(row, "accuracy").tolist() for row in (self.best(), self.runner_up()))
+        found, _ = paired(*pair)
+        return more_draws(found.std, found.n, MARGIN)
+
 
 def measured(
     stored: Mapping[str, tables.Stored], recipes: Mapping[str, Path]
@@ -139,12 +168,13 @@ def measured(
         values = values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds)
         # If runs have failed, all runs have ended, and a seed may lack a start.
         values = values if failed else with_all_starts(values)
+        tasks = of(FRESH)[of(FRESH)["metric"] == "accuracy"].rename(columns={"value": "accuracy"})
         guessing = 100 / int(recipe.settings["task-classes"][0])
         setting = Setting(
             title, recipe.reference, [one.label for one in recipe.rows],
             without_failures(values, guessing + LEARNT * (100 - guessing)),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
-            rounds,
+            rounds, tasks,
         )  # fmt: skip
         if len(setting.values) < seeds:
             missing.append(f"{title}: {len(setting.values)} of {seeds} seeds so far")
@@ -213,7 +243,7 @@ def page(
     ]  # fmt: skip
     return {
         "settings": parts, "missing": missing, "chosen": chosen(stored),
-        "overall": overall(settings), "summary": summary(settings),
+        "overall": overall(settings), "summary": summary(settings), "variance": variance(settings),
         "seeds": [*dict.fromkeys(len(one.values) for one in settings)],
         "undecided": [one.title for one in settings if not one.ahead()],
         "reference": settings[0].reference if settings else "",
@@ -311,6 +341,24 @@ def summary(settings: list[Setting]) -> list[list[str]]:
             text = f"**{escaped(text)}**" if row in differs else escaped(text)
             cells.append(text + f"<br>failed in {lost} of {len(setting.values)} seeds" * (lost > 0))
         lines.append(cells)
+    return lines
+
+
+def variance(settings: list[Setting]) -> list[list[str]]:
+    """Return the lines of the table of the variance's parts, with a column per setting."""
+    lines = [["Part", *(escaped(capital(one.title)) for one in settings)]] if settings else []
+    parts = [one.parts() for one in settings]
+    for part, name in PARTS.items():
+        cells = [name]
+        for of_setting in parts:
+            share, std, low, high = of_setting.loc[part]
+            cells.append(f"{share:.0f} %<br>" + escaped(f"{std:.1f} [{low:.1f}, {high:.1f}]"))
+        lines.append(cells)
+    if settings:
+        counts = [f"{one.more_seeds():.0f}" for one in settings]
+        pairs = [f"`{one.best()}`, `{one.runner_up()}`" for one in settings]
+        lines.append(["The two best starts that never failed", *pairs])
+        lines.append([f"More seeds for {MARGIN:g} point between them", *counts])
     return lines
 
 

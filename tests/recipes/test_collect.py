@@ -340,7 +340,7 @@ def test_crossed_seeds_are_paired_by_draw(store, recipe_of, tmp_path):
     more = {(0, 3): 10, (0, 4): 14, (1, 3): 22, (1, 4): 30}
     recipe = recipe_of(
         seeds={"data": 2, "training": [3, 4]}, methods=["random", "fedavg"], reference="random",
-        figures=["curves"],
+        figures=["curves"], margin=2,
     )  # fmt: skip
 
     def runs():
@@ -365,6 +365,8 @@ def test_crossed_seeds_are_paired_by_draw(store, recipe_of, tmp_path):
     assert len(clients) == 2 * 2 * 2 * 2 * 2
     page = " ".join(write_report(report, tmp_path / "report").read_text().split())
     assert "2 draws with 2 training seeds each" in page
+    assert "<h3>Where the differences come from</h3>" in page
+    assert "more draws would find a difference of 2 points between FedAvg and random" in page
     assert (tmp_path / "report" / "figures" / "table-curves.png").exists()
     # One training seed of a draw is missing: the draw's mean is that of the other.
     lost = next(run for run, seeds in runs() if run.name == "fedavg" and seeds == (1, 4))

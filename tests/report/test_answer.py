@@ -9,6 +9,7 @@ from scipy import stats
 
 from coprefl_flwr.report import Report, ResultRow, text_tables
 from coprefl_flwr.report.answer import answers, set_up
+from coprefl_flwr.report.variance import more_draws
 from tests.common.comparisons import comparison, losses, one_unit, result_row
 
 SEEDS = [f"seed {seed}" for seed in range(4)]
@@ -17,7 +18,7 @@ SEEDS = [f"seed {seed}" for seed in range(4)]
 def test_difference_has_an_interval_and_its_significance() -> None:
     """fedavg minus coprefl: -5, -3, -6, -6 points; mean -5, std √2, half width 3.18 √2 / 2."""
     table = comparison(units=SEEDS, rows=comparison().rows[:2], paper={})
-    first, other = answers(table)
+    first, _, other = answers(table)
     assert first == "coprefl:gamma=0.5 has the highest accuracy: 78.00 %."
     half = stats.t.ppf(0.975, 3) * 2**0.5 / 2
     assert half == pytest.approx(2.25, abs=0.005)
@@ -25,8 +26,28 @@ def test_difference_has_an_interval_and_its_significance() -> None:
     of_four = "4 seeds; significant (Holm-corrected p = 0.006)."
     assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {of_four}"
     few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert "95% confidence interval -17.71 to +7.71" in answers(few)[1]  # t(1) is 12.706.
-    assert answers(few)[1].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
+    assert "95% confidence interval -17.71 to +7.71" in answers(few)[2]  # t(1) is 12.706.
+    assert answers(few)[2].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
+
+
+def test_draws_that_would_find_the_margin() -> None:
+    """The differences of the two rows have the deviation √2 over 4 seeds."""
+    table = comparison(units=SEEDS, rows=comparison().rows[:2], paper={})
+    between, std = "between coprefl:gamma=0.5 and fedavg with a power of", 2**0.5
+    count = more_draws(std, 4, 1.0)
+    of_test = "80% (paired t-test at 5%; roughly, from 4 seeds)."
+    one = f"{count} more seeds would find a difference of 1 point {between} {of_test}"
+    assert answers(table)[1] == one
+    enough = f"The 4 seeds find a difference of 8 points {between} at least 80%."
+    assert answers(replace(table, margin=8))[1] == enough
+    many = "More than 996 more seeds would find a difference of 0.01 points"
+    assert answers(replace(table, margin=0.01))[1].startswith(many)
+    assert more_draws(std, 4, 4.0) == 1
+    last = "1 more seed would find a difference of 4 points"
+    assert answers(replace(table, margin=4))[1].startswith(last)
+    # A loss has no margin that fits all users.
+    assert not any("power" in line for line in answers(losses()))
+    assert "find a difference of 0.01 between" in answers(losses(margin=0.01))[1]
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -102,8 +123,8 @@ def test_sentences_are_about_draws_if_data_and_training_have_separate_seeds() ->
     ]
     table = comparison(units=units, rows=rows, reference="a", paper={}, failed=[])
     lines = answers(table)
-    assert lines[1].startswith("b minus a: +5.50 points, 95% confidence interval")
-    assert "(not corrected for several rows), 2 draws;" in lines[1]
+    assert lines[2].startswith("b minus a: +5.50 points, 95% confidence interval")
+    assert "(not corrected for several rows), 2 draws;" in lines[2]
     text = text_tables(table)
     assert "over 2 draws with 2 training seeds each" in " ".join(text.split())
     assert "over the draws, each by its mean over the training seeds and" in " ".join(text.split())

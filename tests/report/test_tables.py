@@ -1,15 +1,18 @@
 # ruff: noqa: RUF001  The dash that means a missing number.
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from coprefl_flwr.report import ResultRow, text_tables
 from coprefl_flwr.report.columns import column
-from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
+from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers, of_clients
 from coprefl_flwr.report.formats import latex, markdown
 from coprefl_flwr.report.tables import NONE, search_table, table, tables
+from coprefl_flwr.report.variance import variance_parts
 from tests.common.comparisons import (
     NASTY,
     comparison,
@@ -17,6 +20,7 @@ from tests.common.comparisons import (
     losses,
     one_unit,
     result_row,
+    row,
 )
 
 METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
@@ -276,6 +280,66 @@ def test_note_describes_the_significance_test() -> None:
     assert "has 3 of 4 values, so it is not marked as best." in note
     assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
     assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note
+
+
+def of_draws(draws: int, problems: tuple[str, ...] = ()) -> Comparison:
+    """Return three rows over draws with two seeds and two tasks of two clients each."""
+    units = [f"draw {d}, seed {s}, task {t}" for d in range(draws) for s in (0, 1) for t in (0, 1)]
+    rng, rows = np.random.default_rng(0), []
+    for at, label in enumerate(("random", "fedavg", "coprefl")):
+        correct = rng.integers(20 * at, 20 * at + 9, (len(units), 2))
+        clients = [
+            row(label, u, c, int(correct[u, c]), 100) for u in range(len(units)) for c in (0, 1)
+        ]
+        values = correct.mean(axis=1).tolist()
+        has = problems if label == "fedavg" else ()
+        client_rows = pd.DataFrame(clients)
+        rows.append(result_row(label, values, values, client_rows=client_rows, problems=has))
+    return comparison(units=units, rows=rows, reference="fedavg", paper={}, failed=[])
+
+
+def test_parts_of_the_variance_have_a_table() -> None:
+    shown = of_draws(6)
+    *_, parts = tables(shown)
+    assert parts.title == "Where the differences come from"
+    trained = of_clients(shown).query("start != 'random'")
+    expected = variance_parts(trained, "value")
+    shares, stds, intervals = (parts.cells[column] for column in parts.columns)
+    assert shares.tolist() == [f"{share:.0f}" for share in expected["share"]]
+    assert stds.tolist() == [f"{std:.2f}" for std in expected["std"]]
+    first = expected.loc["start x draw"]
+    assert intervals["method x draw"] == f"{first['low']:.2f} to {first['high']:.2f}"
+    assert [head for head, _ in parts.columns][1] == "Standard deviation, points"
+    assert "Rows: fedavg, coprefl." in parts.notes[1]
+    differ = expected["share"][["start x draw", "start x seed", "start x task", "rest"]]
+    most = str(differ.idxmax()).replace("start", "method")
+    assert parts.above.startswith(f"{differ.sum():.0f} % of the variance of accuracy differs")
+    assert parts.above.endswith(f"by method, mostly {most}.")
+    for page in (text_tables(shown), markdown(parts), latex(parts).replace("\\%", "%")):
+        assert parts.above in " ".join(page.split())
+    # A row with a problem does not count; the untrained row does if it is needed.
+    assert "Rows: random, fedavg, coprefl." in tables(of_draws(6, ("diverged",)))[-1].notes[1]
+
+
+def test_parts_of_draws_with_one_seed_are_those_of_both() -> None:
+    shown = of_draws(6)
+    one = replace(shown, units=[unit.replace("draw", "seed", 1) for unit in shown.units])
+    one = replace(one, units=[f"seed {at}, task 0" for at in range(len(shown.units))])
+    names = ["draw and seed", "method x draw and seed"]
+    assert tables(one)[-1].cells.index.tolist() == names
+
+
+def test_one_draw_has_no_parts_of_the_variance() -> None:
+    assert [table.label for table in tables(of_draws(1))] == ["participants-20"]
+
+
+def test_few_draws_behind_the_best_row_give_a_warning() -> None:
+    warning = "Warning: only 4 draws behind {mark}; others may have another best row."
+    four, five = (table(of_draws(draws)) for draws in (4, 5))
+    assert four.best.any(axis=None)
+    assert five.best.any(axis=None)
+    assert warning in four.notes
+    assert not any("Warning" in note for note in five.notes)
 
 
 def test_lowest_loss_is_bold_with_enough_decimals() -> None:
