@@ -16,16 +16,14 @@ from coprefl_flwr.data import (
     ClientData,
     Dataset,
     DataSettings,
-    ImageDataset,
     Samples,
-    as_dataset,
     as_samples,
     split_in_two,
     task_labels,
 )
 from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.data.splits import part_of
-from coprefl_flwr.data.user_data import Pick, training_part
+from coprefl_flwr.data.user_data import Pick, training_dataset
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
@@ -100,10 +98,8 @@ class LoadedSource(Source):
         if isinstance(dataset, str):
             example = f"cp.load_dataset({excerpt(repr(dataset))})"
             raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
-        dataset = training_part("dataset", dataset)
-        loaded = as_dataset("dataset", dataset, relabel, batch=batch, groups=groups)
-        if isinstance(loaded, ImageDataset) and not isinstance(dataset, Dataset):
-            loaded = loaded.without_normalisation()
+        options = {"relabel": relabel, "batch": batch, "groups": groups}
+        loaded = training_dataset("dataset", dataset, **options)
         if only is None:
             return cls(loaded, tuple(range(len(loaded.classes))))
         used = {_class_number(chosen, loaded.classes) for chosen in only}

@@ -126,6 +126,7 @@ def test_batches_hold_the_targets_of_their_samples():
     together = pooled([samples, other.take(np.array([5]))])
     assert torch.equal(together.batch(slice(None), CPU)[1][:3], targets)
     assert together.batch(slice(3, 4), CPU)[1].tolist() == [pytest.approx([1.5, 0.5])]
+    assert as_dataset("data", dataset, relabel=True) is dataset
     twice = pooled([samples, samples.take(np.array([1]))])
     assert torch.equal(twice.batch(slice(None), CPU)[1], dataset.targets[[4, 7, 2, 7]])
     assert repr(samples) == "<3 samples of targets float32 (2,)>"
