@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import Samples
+from coprefl_flwr.data import Samples, pooled
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning.evaluation import Metric, are_classes
@@ -228,7 +228,8 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the mean loss, by its name."""
-        samples = self.pretraining.samples_of("clients")
+        # Also those of validation, so that all starts are measured on the same samples.
+        samples = pooled(self.pretraining.clients.samples)
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 

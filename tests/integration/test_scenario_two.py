@@ -128,15 +128,3 @@ def test_refinement_has_the_seed_of_its_round_and_the_precision_of_the_server(
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
-
-
-def test_run_with_other_refinement_steps_cannot_be_resumed(federation, tmp_path):
-    start, grid = to_record(federation.arrays()), LocalGrid(federation.torch_app())
-    path = tmp_path / "checkpoint"
-    ServerRefined(FedAvg(clients=4), server_of(federation), steps=1).start(
-        grid, start, 1, checkpoint=path
-    )
-    with pytest.raises(SettingsError, match="another run: its steps is 1, not 2"):
-        ServerRefined(FedAvg(clients=4), server_of(federation), steps=2).start(
-            grid, start, 2, checkpoint=path, resume=True
-        )
