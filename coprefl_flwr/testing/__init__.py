@@ -56,9 +56,11 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
     such as "file.py:Mine". With `flower`, the method is also run by `flwr run`, if it is given by
     its name or place. Raises a SettingsError if there is no such method.
     """
-    place = method if isinstance(method, str) else _register(method)
-    wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
-    assert not wrong, "\n".join([f"{place}:", *map(str, wrong)])
+    if not isinstance(method, str):
+        plugins.register("method", method.__name__, method)
+        method = method.__name__
+    wrong = [finding for finding in findings(method, flower=flower) if finding.problem]
+    assert not wrong, "\n".join([f"{method}:", *map(str, wrong)])
 
 
 def check_methods(places: Sequence[str], flower: bool = True) -> int:
@@ -99,10 +101,3 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
                     yield Finding(name, role, problem=str(problem))
                     if name == "runs":
                         break
-
-
-def _register(strategy_class: type[RoundStrategy]) -> str:
-    """Register a strategy class under its name in this process, and return the name."""
-    name = getattr(strategy_class, "__name__", "method")
-    plugins.register("method", name, strategy_class)
-    return name
