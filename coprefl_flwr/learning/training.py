@@ -182,7 +182,7 @@ class LocalTraining:
 
     def batches_of_steps(
         self,
-        optimiser: torch.optim.Optimizer,
+        optimiser: "torch.optim.Optimizer | PlainSGD",
         samples: Samples,
         server_round: int,
         rng: np.random.Generator,
@@ -211,19 +211,52 @@ class LocalTraining:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(trained_weights(model), self.clip_norm)
 
-    def new_optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
-        """Return a new optimiser of the model's trainable weights for round `server_round`."""
-        others = {}
+    def new_optimiser(
+        self, model: nn.Module, server_round: int
+    ) -> "torch.optim.Optimizer | PlainSGD":
+        """Return a new optimiser of the model's trainable weights for round `server_round`.
+
+        It is `PlainSGD` if that takes the same steps and is faster. On a GPU, torch's optimiser is
+        kept, because it updates all weights at once.
+        """
+        weights, rate, others = trained_weights(model), self.rate(server_round), {}
         if self.momentum:
             others["momentum"] = self.momentum
         if self.weight_decay is not None:
             others["weight_decay"] = self.weight_decay
-        return self.chosen_optimiser.new(trained_weights(model), self.rate(server_round), **others)
+        plain = self.chosen_optimiser == SGD and not any(others.values())
+        if plain and weights and all(weight.device.type == "cpu" for weight in weights):
+            return PlainSGD(weights, rate)
+        return self.chosen_optimiser.new(weights, rate, **others)
 
 
 def trained_weights(model: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters of a model."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+class PlainSGD:
+    """A faster `torch.optim.SGD` without momentum and weight decay, with bit-identical steps.
+
+    For a small network, `step` and `zero_grad` of `torch.optim.SGD` take several times as long,
+    because they also serve hooks and profilers.
+    """
+
+    def __init__(self, weights: list[nn.Parameter], rate: float) -> None:
+        self.weights, self.param_groups = weights, [{"lr": rate}]
+
+    def zero_grad(self) -> None:
+        """Set the gradients of all weights to None."""
+        for weight in self.weights:
+            weight.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Subtract the learning rate times the gradient from each weight."""
+        (group,) = self.param_groups
+        for weight in self.weights:
+            if weight.grad is not None:
+                weight.add_(weight.grad, alpha=-group["lr"])
 
 
 def backward(batches: Sequence[Batch], objective: Objective) -> Tensor:

@@ -14,6 +14,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.training import (
     LocalTraining,
+    PlainSGD,
     endless_batches,
     local_sgd,
     torch_seeded,
@@ -210,6 +211,26 @@ def test_learning_rate_decays_by_the_round(optimiser):
     for server_round in (1, 3):
         (group,) = training.new_optimiser(SoftmaxRegression(), server_round).param_groups
         assert group["lr"] == training.rate(server_round)
+
+
+def test_fast_sgd_gives_the_bits_of_torch():
+    """This includes weights without a gradient, and gradients that are clipped."""
+    torch.manual_seed(0)
+    training = LocalTraining(learning_rate=0.3, schedule=HALVED, clip_norm=0.5)
+    models = [nn.ModuleList([nn.Linear(7, 5), nn.Linear(3, 3)]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    mine = training.new_optimiser(models[0], 4)
+    torchs = torch.optim.SGD(models[1].parameters(), lr=training.rate(4))
+    assert isinstance(mine, PlainSGD)
+    for _ in range(20):
+        inputs = torch.randn(6, 7)
+        for model, optimiser in zip(models, (mine, torchs), strict=True):
+            optimiser.zero_grad()
+            model[0](inputs).square().mean().backward()
+            training.clip(model)
+            optimiser.step()
+    for name, array in model_arrays(models[0]).items():
+        np.testing.assert_array_equal(array, model_arrays(models[1])[name])
 
 
 def test_steps_and_epochs_are_refused_together():
