@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
-from coprefl_flwr.report.columns import ColumnSpec
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
-from coprefl_flwr.report.tables import DAGGER, FEW, LEVEL, ranked
-from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
+from coprefl_flwr.report.tables import DAGGER, FEW, ranked
+from coprefl_flwr.report.variance import LEVEL, MOST_DRAWS, POWER, more_draws
 
 CONFIDENCE = 0.95
 _SET_UP = ("dataset", "clients", "participants", "rounds")
@@ -60,7 +59,7 @@ def answers(comparison: Comparison) -> list[str]:
         mean = f"{first['mean']:.{places}f}{heading.unit}"
         line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
-        lines += [some + line, *power(comparison, heading, *rows["row"][order[:2]])]
+        lines += [some + line, *power(comparison, heading.unit, *rows["row"][order[:2]])]
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
@@ -73,18 +72,18 @@ def answers(comparison: Comparison) -> list[str]:
     return lines
 
 
-def power(comparison: Comparison, heading: ColumnSpec, first: str, second: str) -> list[str]:
+def power(comparison: Comparison, unit: str, first: str, second: str) -> list[str]:
     """Return a sentence on the draws that find a difference of the margin between two rows.
 
-    `comparison` has the metric of `heading` only. The sentence needs two draws, and a margin of the
+    `comparison` has one metric, with this unit. The sentence needs two draws, and a margin of the
     user's if the measure is not in percent.
     """
-    margin, noun = comparison.margin or float(heading.unit == " %"), comparison.noun
+    margin, noun = comparison.margin or float(unit == " %"), comparison.noun
     data = numbers(replace(comparison, reference=first)).set_index("row")
     pairs, std = int(data["pairs"][second]), float(data["difference-std"][second])
     if not margin or pairs < 2:
         return []
-    points = heading.unit if heading.unit != " %" else " point" if margin == 1 else " points"
+    points = unit if unit != " %" else " point" if margin == 1 else " points"
     find = f"find a difference of {margin:g}{points} between {first} and {second}"
     more = more_draws(std, pairs, margin)
     if more == 0:

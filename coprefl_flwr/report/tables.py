@@ -12,7 +12,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import ACCURACY, Better
 from coprefl_flwr.report.comparison import Comparison, counted, numbers, of_clients
 from coprefl_flwr.report.training_checks import UNTRAINED
-from coprefl_flwr.report.variance import variance_parts
+from coprefl_flwr.report.variance import LEVEL, variance_parts
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
@@ -23,8 +23,6 @@ DAGGER = "†"
 """The mark after the name of a row that is never marked as best; a note gives the reason."""
 MARK = "{mark}"
 """Placeholder in notes for the mark of the best numbers: "bold" or "*"."""
-LEVEL = 0.05
-"""A difference is significant if its corrected p-value is below this level."""
 FEW = 5
 """Number of draws below which a note warns that they decide which row is the best."""
 
@@ -214,14 +212,13 @@ def variance_table(comparison: Comparison) -> list[Table]:
         f"Standard deviation{', points' * (measure.unit == ' %')}": stds["std"].tolist(),
         "95 % interval": (stds["low"] + " to " + stds["high"]).tolist(),
     }
+    most = names[parts.index.get_loc(differ.idxmax())]
     above = (
-        f"{differ.sum():.0f} % of the variance of {measure.name} changes the differences between "
-        f"methods, most of it by {names[parts.index.get_loc(differ.idxmax())]}."
+        f"{differ.sum():.0f} % of the variance of {measure.name} differs by method, mostly {most}."
     )
     notes = [
-        '"method x" and "rest" change which method is better; the other parts are the same for all '
-        "methods and cancel in paired differences. The last part includes all that is not listed. "
-        f"Rows: {', '.join(row.name for row in shown.rows)}.",
+        '"method x" and "rest" change which method is better; the others are equal for all.',
+        f"The last part has all that is left. Rows: {', '.join(row.name for row in shown.rows)}.",
     ]
     found = simple("Where the differences come from", "Part", cells, names)
     return [replace(found, notes=notes, label=f"{comparison.name}-variance", above=above)]
@@ -274,7 +271,7 @@ def _notes(comparison: Comparison, data: pd.DataFrame, *, marked: bool, first: b
         notes.append(_test(comparison))
         if marked and pairs.max() < FEW:
             few = _count(int(pairs.max()), comparison.noun)
-            notes.append(f"Only {few} behind {MARK}: another draw may well have another best row.")
+            notes.append(f"Warning: only {few} behind {MARK}; others may have another best row.")
     elif first and len(set(comparison.draws)) < 2:
         alike = comparison.noun == "seed" and len(comparison.units) > 1
         why = ", and its tasks share a pre-trained model" * alike

@@ -32,8 +32,9 @@ The parts with "start x" and the rest change the differences between starts. The
 for all starts of a draw. Training seeds and tasks belong to a draw.
 """
 
-LEVEL, POWER = 0.05, 0.8
-SAMPLES = 10_000  # simulated sums of squares for an interval
+LEVEL = 0.05
+"""A difference is significant if its corrected p-value is below this level."""
+POWER = 0.8
 MOST_DRAWS = 1000
 SMALL = 1e-8  # a singular value of a direction that is in the spaces before
 
@@ -69,17 +70,15 @@ def variance_parts(rows: pd.DataFrame, measure: str = "accuracy") -> pd.DataFram
     between = _sums_of_squares(numbers, levels, levels[:, :3])
     if not between[-1, 0]:
         raise SettingsError("parts of the variance need values of two starts in the same two draws")
-    of_draws = [
-        _sums_of_squares(numbers[at], levels[at], levels[at, 2:])
-        for at in groups[1].indices.values()
-    ]
+    draws = groups[1].indices.values()
+    of_draws = [_sums_of_squares(numbers[at], levels[at], levels[at, 2:]) for at in draws]
     sums = np.concatenate([between, np.sum(of_draws, axis=0)])
     found = sums[:, 0] > 0
     freedom, squares, *expected = sums[found].T
     # Row i, column j: the expected sum of squares i for a variance of 1 of part j.
     matrix = np.stack(expected, axis=1)[:, found]
     variances = np.linalg.solve(matrix, squares).clip(0)
-    chi = np.random.default_rng(0).chisquare(freedom, (SAMPLES, len(freedom)))
+    chi = np.random.default_rng(0).chisquare(freedom, (10_000, len(freedom)))
     simulated = np.linalg.solve(matrix, (squares * freedom / chi).T).clip(0)
     low, high = np.quantile(simulated, [LEVEL / 2, 1 - LEVEL / 2], axis=1)
     share = 100 * variances / max(variances.sum(), SMALL**2)  # 0, not nan, for equal values.

@@ -160,7 +160,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
     parts.append(f"it sends {'as many megabytes' if sent == sent_by_other else traffic}")
     answer = "; ".join(parts) + "."
     only = replace(comparison, metrics=[value])
-    return " ".join([answer, *([] if found else power(only, measure, name, second))])
+    return " ".join([answer, *([] if found else power(only, measure.unit, name, second))])
 
 
 def _costs(comparison: Comparison, name: str) -> list[float]:

@@ -124,7 +124,7 @@ def test_sentences_are_about_draws_if_data_and_training_have_separate_seeds() ->
     table = comparison(units=units, rows=rows, reference="a", paper={}, failed=[])
     lines = answers(table)
     assert lines[2].startswith("b minus a: +5.50 points, 95% confidence interval")
-    assert "(not corrected for several rows), 2 draws;" in lines[1]
+    assert "(not corrected for several rows), 2 draws;" in lines[2]
     text = text_tables(table)
     assert "over 2 draws with 2 training seeds each" in " ".join(text.split())
     assert "over the draws, each by its mean over the training seeds and" in " ".join(text.split())

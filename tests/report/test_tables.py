@@ -310,15 +310,15 @@ def test_parts_of_the_variance_have_a_table() -> None:
     first = expected.loc["start x draw"]
     assert intervals["method x draw"] == f"{first['low']:.2f} to {first['high']:.2f}"
     assert [head for head, _ in parts.columns][1] == "Standard deviation, points"
-    assert "Rows: fedavg, coprefl." in parts.notes[0]
+    assert "Rows: fedavg, coprefl." in parts.notes[1]
     differ = expected["share"][["start x draw", "start x seed", "start x task", "rest"]]
     most = str(differ.idxmax()).replace("start", "method")
-    assert parts.above.startswith(f"{differ.sum():.0f} % of the variance of accuracy changes")
-    assert parts.above.endswith(f"most of it by {most}.")
+    assert parts.above.startswith(f"{differ.sum():.0f} % of the variance of accuracy differs")
+    assert parts.above.endswith(f"by method, mostly {most}.")
     for page in (text_tables(shown), markdown(parts), latex(parts).replace("\\%", "%")):
         assert parts.above in " ".join(page.split())
     # A row with a problem does not count; the untrained row does if it is needed.
-    assert "Rows: random, fedavg, coprefl." in tables(of_draws(6, ("diverged",)))[-1].notes[0]
+    assert "Rows: random, fedavg, coprefl." in tables(of_draws(6, ("diverged",)))[-1].notes[1]
 
 
 def test_parts_of_draws_with_one_seed_are_those_of_both() -> None:
@@ -334,12 +334,12 @@ def test_one_draw_has_no_parts_of_the_variance() -> None:
 
 
 def test_few_draws_behind_the_best_row_give_a_warning() -> None:
-    warning = "Only 4 draws behind {mark}: another draw may well have another best row."
+    warning = "Warning: only 4 draws behind {mark}; others may have another best row."
     four, five = (table(of_draws(draws)) for draws in (4, 5))
     assert four.best.any(axis=None)
     assert five.best.any(axis=None)
     assert warning in four.notes
-    assert not any("Only" in note for note in five.notes)
+    assert not any("Warning" in note for note in five.notes)
 
 
 def test_lowest_loss_is_bold_with_enough_decimals() -> None:

@@ -198,7 +198,7 @@ def test_smaller_differences_need_more_draws() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [2, 3, 5, 12])
-def test_so_many_draws_find_the_margin(draws: int) -> None:
+def test_number_of_draws_finds_the_margin(draws: int) -> None:
     """The true difference is 1; the draws that give the number are others than those tested."""
     rng, found = np.random.default_rng(0), []
     for _ in range(2000):
