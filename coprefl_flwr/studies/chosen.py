@@ -153,7 +153,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
     change = float(row(other, worst)["difference"])
     gains = "gains" if measure.quality(change) >= 0 else "loses"
     parts.append(
-        f"against `{other}` the worst tenth of the clients {gains} {abs(change):.1f}{unit}"
+        f"against `{other}` the worst tenth of the clients {gains} {abs(change):.{places}f}{unit}"
     )
     sent, sent_by_other = (_costs(comparison, row)[0] for row in (name, other))
     traffic = f"{sent:,.1f} megabytes, `{other}` {sent_by_other:,.1f}"
