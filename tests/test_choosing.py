@@ -1,4 +1,4 @@
-"""`cp.choose_start`: candidates of every kind, a choice that goes on, bad arguments."""
+"""`cp.choose_start`: candidates of every kind, a choice that continues, bad arguments."""
 
 import json
 from dataclasses import replace
@@ -72,7 +72,7 @@ def test_draws_have_other_clients_tasks_and_seeds(setting, monkeypatch, tmp_path
     assert methods["b"].seed == 10
 
 
-def test_interrupted_choice_goes_on(setting, monkeypatch, tmp_path):
+def test_interrupted_choice_continues(setting, monkeypatch, tmp_path):
     """It is killed after every evaluation, and gives the answer of an uninterrupted choice."""
     arguments = (["random", "fedavg"], *setting, 1)
     more = {**OPTIONS, "draws": 5}

@@ -12,6 +12,7 @@ TESTS = Path(__file__).parent
 ABOVE = {
     "cli": {"recipes", "studies"},
     "api": {"studies", "report", "methods"},
+    "choosing": {"api", "studies", "report", "methods"},
     "recipes": {"server_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
@@ -32,6 +33,7 @@ ABOVE = {
 LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
     "cli",
+    "choosing",
     "api",
     "recipes",
     "testing",

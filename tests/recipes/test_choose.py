@@ -78,7 +78,7 @@ def test_starts_that_diverge_are_out(recipe_of, store, tmp_path):
     assert "`fedprox` left after 2 draws: failed (seed 1: diverged: loss not finite)" in chosen.left
 
 
-def test_choice_goes_on_where_it_was_killed(recipe_of, store, tmp_path):
+def test_killed_choice_continues(recipe_of, store, tmp_path):
     """It is killed after each run in turn, and starts no run twice."""
     recipe, made = recipe_of(), []
     whole = choose_recipe(

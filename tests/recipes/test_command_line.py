@@ -224,7 +224,7 @@ def test_second_run_into_a_folder_in_use_is_refused(path, tmp_path, capsys):
     out = tmp_path / "outputs" / "tiny"
     with alone(out / LOCK, "x"):
         line = refusal(["run", path, "--out", out], capsys)
-    assert line == f"--out {out}: another `coprefl run` writes there: choose another"
+    assert line == f"--out {out}: another `coprefl` writes there: choose another"
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
