@@ -21,11 +21,11 @@ SETTINGS = ["unseen-classes", "another-dataset", "unseen-domain", "unseen-people
 
 
 def play(values, names=TEN, reference="", draws=12):
-    """Return the choice and the number of its cells; `values` are (names, draws)."""
+    """Return the choice and the cells that it needed; `values` are (names, draws)."""
     scores = {}
     while not (made := choose(names, scores, draws, reference)).is_made:
         scores |= {(name, draw): values[names.index(name), draw] for name, draw in made.cells}
-    return made, len(scores)
+    return made, list(scores)
 
 
 # ---- which cells, and which answer ---------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_first_draws_select_and_others_compare() -> None:
     values[8, 2] = 20.0
     values[7, 3:] = 100.0  # It has left by then.
     made, cells = play(values, reference=TEN[0])
-    assert cells == 10 * 2 + 3 + 5 * 3  # It is decided at the look, after five further draws.
+    assert len(cells) == 10 * 2 + 3 + 5 * 3  # It is decided at the look, after five further draws.
     assert (made.finalists, made.compared) == ((TEN[9], TEN[8]), range(3, 8))
     assert (made.names, made.found) == ((TEN[8], TEN[9], TEN[0]), True)
     assert [(left.candidate, left.draws) for left in made.dropped] == [
@@ -60,7 +60,7 @@ def test_an_interrupted_choice_takes_the_same_decisions() -> None:
     while not (made := choose(TEN, scores)).is_made:
         name, draw = made.cells[rng.integers(len(made.cells))]
         scores[name, draw] = values[TEN.index(name), draw]
-    assert (made, len(scores)) == (whole, cells)
+    assert (made, set(scores)) == (whole, set(cells))
 
 
 def test_starts_that_fail_are_out() -> None:
@@ -144,7 +144,7 @@ def simulated(better, studies, seed=7):
         named += made.found and made.finalists[0] == TEN[3]
         claimed += made.found
         covered += abs(mean - (first - second)) <= half
-        cells += computed
+        cells += len(computed)
     return named / studies, claimed / studies, covered / studies, 1 - cells / studies / 120
 
 
@@ -180,50 +180,57 @@ CONSTANTS = {
 
 
 def stored(setting):
-    """Return the names of the starts and their accuracies (names, seeds); nan if one diverged."""
+    """Return the starts' names, accuracies (names, seeds; nan if one diverged), and gradients."""
     with gzip.open(TABLES / f"startbench-{setting}-fresh.csv.gz") as file:
         rows = pd.read_csv(file)
-    rows = rows[(rows["metric"] == "accuracy") & ~rows["row"].str.startswith("centralised")]
-    table = rows.pivot_table(index="row", columns="seed", values="value", sort=False)
-    return list(table.index), table.to_numpy()
+    rows = rows[~rows["row"].str.startswith("centralised")]
+    accuracies, gradients = (
+        rows[rows["metric"] == metric].pivot_table(
+            index="row", columns="seed", values="value", sort=False
+        )
+        for metric in ("accuracy", "gradients")
+    )
+    names = list(accuracies.index)
+    of_each = gradients.reindex(index=names).mean(axis=1)
+    return names, accuracies.to_numpy(), of_each.to_numpy()
 
 
 def replayed(setting, orders):
-    """Return the mean regret in points and the share of cells saved, over orders of the draws."""
-    names, values = stored(setting)
-    means = values.mean(axis=1)
-    regrets, cells = [], 0
+    """Return the mean regret in points and the share of gradients saved, over orders of draws."""
+    names, values, gradients = stored(setting)
+    regrets, saved = [], []
     for seed in range(orders):
         order = np.random.default_rng(seed).permutation(values.shape[1])
-        made, computed = play(values[:, order], names, "fedavg")
-        regrets.append(
-            np.nanmax(means) - np.nanmean(values, axis=1)[names.index(made.finalists[0])]
-        )
-        cells += computed
-    return float(np.mean(regrets)), 1 - cells / orders / values.size
+        made, cells = play(values[:, order], names, "fedavg")
+        means = values.mean(axis=1)
+        best = np.nanmax(means)
+        regrets.append(best - np.nanmean(values, axis=1)[names.index(made.finalists[0])])
+        used = sum(gradients[names.index(name)] for name, _ in cells)
+        saved.append(1 - used / gradients.sum() / values.shape[1])
+    return float(np.mean(regrets)), float(np.mean(saved))
 
 
 def test_stored_results_are_replayed() -> None:
     """With the constants of the package."""
-    results = [replayed(setting, 5) for setting in SETTINGS]
-    assert max(regret for regret, _ in results) <= 1.5
-    assert np.mean([saved for _, saved in results]) >= 0.58
+    results = [replayed(setting, 20) for setting in SETTINGS]
+    assert max(regret for regret, _ in results) <= 0.5
+    assert np.mean([saved for _, saved in results]) >= 0.59
 
 
 @pytest.mark.slow
 def test_constants_of_four_settings_hold_on_the_fifth(monkeypatch) -> None:
-    """Constants with the least regret on four settings, among those that save 60 % there."""
+    """Constants that save most on four settings, of those with a regret of at most 0.1 there."""
     grid, results = list(itertools.product(*CONSTANTS.values())), {}
     for values in grid:
         for name, value in zip(CONSTANTS, values, strict=True):
             monkeypatch.setattr(choice, name, value)
         for setting in SETTINGS:
-            results[values, setting] = replayed(setting, 20)
+            results[values, setting] = replayed(setting, 50)
     regrets, saved = [], []
     for fifth in SETTINGS:
         others = [setting for setting in SETTINGS if setting != fifth]
         means = {v: np.mean([results[v, other] for other in others], axis=0) for v in grid}
-        best = min((v for v in grid if means[v][1] >= 0.6), key=lambda v: means[v][0])
+        best = max((v for v in grid if means[v][0] <= 0.1), key=lambda v: means[v][1])
         print(fifth, dict(zip(CONSTANTS, best, strict=True)), results[best, fifth])
         regrets.append(results[best, fifth][0])
         saved.append(results[best, fifth][1])
