@@ -101,7 +101,7 @@ def chosen_of(
     the candidates on the first draws. `problems` has the problem of each candidate that failed.
     """
     (comparison,), (first,) = compared.comparisons, selected.comparisons
-    comparison = replace(comparison, name="comparison", title="Draws that did not choose")
+    comparison = replace(comparison, name="comparison", title="Draws that compared the finalists")
     first = replace(first, name="selection", title=f"The first {FIRST} draws, which selected")
     costs = {name: _costs(comparison, name) for name in choice.finalists}
     name = choice.finalists[0] if choice.found else min(choice.finalists, key=costs.__getitem__)
@@ -140,10 +140,10 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
         return f"{mean:+.{places}f} [{mean - half:.{places}f}, {mean + half:.{places}f}]{unit}"
 
     over = f"over {draws} draws that did not choose"
-    parts = [f"Use `{name}`: {difference(second)} against `{second}` {over}"]
+    parts = [f"Use `{name}`: {difference(second)} against `{second}` {over} it"]
     if not found:
         why = "the cheaper of them" if cheaper else "the better one in the mean"
-        both = f"`{name}` and `{second}` ({difference(second)} {over})"
+        both = f"`{name}` and `{second}` ({difference(second)} {over} them)"
         parts = [f"No difference was found between {both}: take `{name}`, {why}"]
     other = comparison.tested_against.name
     if other in (name, second):

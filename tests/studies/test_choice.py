@@ -63,6 +63,21 @@ def test_an_interrupted_choice_takes_the_same_decisions() -> None:
     assert (made, set(scores)) == (whole, set(cells))
 
 
+def test_found_differences_are_those_of_a_paired_t_test() -> None:
+    """At 1 % at the look, and at 5 % on the last draw; the look ends it below 1 % and above 50 %."""
+    ends = set()
+    for seed in range(60):
+        values = np.random.default_rng(seed).normal(size=(2, 12)) + np.array([[1.0], [0]])
+        made, _ = play(values, TEN[:2])
+        p = stats.ttest_rel(*values[:, 3 : made.compared.stop]).pvalue
+        at_look = stats.ttest_rel(*values[:, 3:8]).pvalue
+        is_last = 0.01 <= at_look <= 0.5
+        assert made.compared == range(3, 12 if is_last else 8)
+        assert made.found == (p < (0.05 if is_last else 0.01))
+        ends.add((is_last, made.found))
+    assert len(ends) == 4
+
+
 def test_starts_that_fail_are_out() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(4, 12)) / 10 + np.array([[9.0], [3], [2], [1]])
@@ -95,8 +110,7 @@ def test_budget_becomes_a_number_of_draws() -> None:
 
 def test_number_of_draws_is_stored(tmp_path) -> None:
     """The clock decides once: a continued choice, which measures other seconds, does the same."""
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=(4, 12))
+    values = np.random.default_rng(0).normal(size=(4, 12))
     batches = []
 
     def compute(seconds):
@@ -111,11 +125,11 @@ def test_number_of_draws_is_stored(tmp_path) -> None:
     made = carry_out(TEN[:4], compute(1.0), file, 12, "0.5 minutes", "")
     assert json.loads(file.read_text())["draws"] == 9  # 2 x 4 + 2 cells, then 6 draws of three.
     assert batches[:2] == [{0}, {1}]
-    assert made.compared.stop <= 9
+    assert made.compared == range(3, 9)
     assert carry_out(TEN[:4], compute(0.01), file, 12, "0.5 minutes", "") == made
     other = carry_out(TEN[:4], compute(0.01), file, 12, "0.6 minutes", "")
     assert json.loads(file.read_text())["draws"] > 12
-    assert other.compared.stop <= 12
+    assert other.compared == range(3, 12)
 
 
 def test_all_candidates_failed(tmp_path) -> None:

@@ -36,7 +36,7 @@ def chosen(
 def test_difference_that_was_found() -> None:
     """a minus b: 5, 3, 6, 6; mean 5, deviation √2, half width 3.18 √2 / 2."""
     answer = chosen(True, {"a": 20.0, "b": 10.0}).answer
-    found = "Use `a`: +5.0 [2.7, 7.3] points against `b` over 4 draws that did not choose; "
+    found = "Use `a`: +5.0 [2.7, 7.3] points against `b` over 4 draws that did not choose it; "
     assert answer.startswith(
         found + "against `b` the worst tenth of the clients gains 5.0 points; "
     )
@@ -53,7 +53,7 @@ def test_reference_is_compared_too() -> None:
 def test_cheaper_start_is_taken_if_no_difference_was_found() -> None:
     result = chosen(False, {"a": 20.0, "b": 10.0})
     assert result.name == "b"
-    both = "`b` and `a` (-5.0 [-7.3, -2.7] points over 4 draws that did not choose)"
+    both = "`b` and `a` (-5.0 [-7.3, -2.7] points over 4 draws that did not choose them)"
     first = f"No difference was found between {both}: take `b`, the cheaper of them; "
     assert result.answer.startswith(first)
     more = more_draws(2**0.5, 4, 1.0)
