@@ -106,9 +106,10 @@ def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen
     names, limits = list(candidates), recipe.choose
     file, budget = out / CHOICE, limits.budget or ""
     choice = carry_out(names, compute, file, limits.draws, budget, recipe.reference)
-    compared = of(choice.names, choice.compared or range(FIRST))
-    reports = [collect(part, store, failed) for part in (compared, of(names, range(FIRST)))]
-    chosen = chosen_of(choice, reports[0], reports[1], problems)
+    parts = of(choice.names, choice.compared or range(FIRST)), of(names, range(FIRST))
+    reports = [collect(part, store, failed) for part in parts]
+    compared = replace(reports[0], command="coprefl choose FOLDER/recipe.yaml")
+    chosen = chosen_of(choice, compared, reports[1], problems)
     (row,) = table_rows(of([chosen.name], [0]))
     folder = store.folder(row.reported(row.trials()[0])[0].main)
     files = {name: (folder / name).read_bytes() for name in (WEIGHTS, ABOUT)}

@@ -64,7 +64,7 @@ def test_an_interrupted_choice_takes_the_same_decisions() -> None:
 
 
 def test_found_differences_are_those_of_a_paired_t_test() -> None:
-    """At 1 % at the look, and at 5 % on the last draw; the look ends it below 1 % and above 50 %."""
+    """At 1 % at the look, which also ends it above 50 %, and at 5 % on the last draw."""
     ends = set()
     for seed in range(60):
         values = np.random.default_rng(seed).normal(size=(2, 12)) + np.array([[1.0], [0]])

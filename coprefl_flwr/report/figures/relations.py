@@ -26,7 +26,7 @@ def differences(comparison: Comparison) -> style.Drawn:
     figure, (panel,) = style.new_figure(1, 1.0 + 0.3 * len(data))
     shown = style.colours(row.name for row in comparison.rows)
     for at, (_, row) in enumerate(data.iterrows()):
-        half = half_interval(row) if row["pairs"] > 1 else None
+        half = half_interval(row) if row["pairs"] > 2 else None  # Two draws give endless ones.
         panel.errorbar(row["difference"], at, xerr=half, fmt="o", color=shown[row["row"]][0])
     panel.axvline(0, color=style.INK, linewidth=0.8)
     panel.set_yticks(range(len(data)), data["row"].tolist())
@@ -36,7 +36,7 @@ def differences(comparison: Comparison) -> style.Drawn:
     panel.set_xlabel(f"Difference from {reference} ({unit})")
     return figure, (
         f"Mean paired differences in {measure.name} from {reference}, with 95 % intervals over "
-        f"{comparison.noun}s, which are not corrected for several rows."
+        f"{comparison.noun}s if there are three, which are not corrected for several rows."
     )
 
 
