@@ -119,7 +119,6 @@ def test_place_of_a_function_can_say_that_lower_is_better():
 
 
 def test_metric_of_torchmetrics():
-    pytest.importorskip("torchmetrics")
     metric = own_metric("torchmetrics:MeanAbsoluteError")
     assert (metric.better, float(metric.fn(OUTPUTS, TARGETS))) == ("lower", 2)
 
