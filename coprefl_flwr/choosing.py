@@ -90,7 +90,8 @@ def choose_start(
         Further arguments of `pretrain` and of `evaluate_starts`, such as
         `downstream={"rounds": 20, "learning_rate": 0.01}`.
     workers : int
-        Number of processes that run the clients, as in `pretrain`.
+        Number of processes that run the clients, as in `pretrain`. They are started again for each
+        pre-training and evaluation, which takes some seconds.
     checkpoint : path of a folder, optional
         Folder with the results of all draws. The same call continues an interrupted choice.
     quiet : bool
