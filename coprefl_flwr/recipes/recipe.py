@@ -263,8 +263,8 @@ def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeR
         needs["start-loss"] = (True,)
     needs |= settings
     if own := places_in(metrics):
-        (places,) = settings.get("client-metrics", ("",))
-        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(places).split(), *own])),)
+        named = [str(places).split() for places in settings.get("client-metrics", ("",))]
+        needs["client-metrics"] = tuple(" ".join(dict.fromkeys([*of, *own])) for of in named)
     return {**settings, **needs}
 
 

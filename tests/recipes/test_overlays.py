@@ -110,13 +110,6 @@ def test_files_in_options_are_found_from_the_recipes_folder(tmp_path):
     assert with_whole_paths({"a": [text, 1]}, tmp_path) == {"a": [whole, 1]}
 
 
-def test_first_protocol_is_the_default(recipe_of, caplog):
-    with caplog.at_level("INFO", "flwr.coprefl"):
-        recipe = recipe_of(protocols(printed={}, ratio={"seeds": [1]}))
-    assert recipe.protocol == "printed"
-    assert "protocol printed, the first; others (--protocol NAME): ratio" in caplog.text
-
-
 # ---- small ---------------------------------------------------------------------------------------
 
 LARGE = """\
