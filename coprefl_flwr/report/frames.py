@@ -71,8 +71,8 @@ def write_lines(path: str | Path, data: pd.DataFrame, keep: str) -> None:
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """Read rows of clients; a null loss is nan. Raises a SettingsError if the file is missing."""
-    rows = _read(Path(path))
+    """Read rows of clients; a null loss is nan. Without tasks, there is no file and no row."""
+    rows = _read(Path(path)) if Path(path).exists() else []
     return pd.DataFrame(rows, columns=None if rows else list(ROW)).astype({"loss": float})
 
 

@@ -102,20 +102,6 @@ def test_recipe_killed_twice_ends_with_the_same_bytes(
     assert not Counter(whole[1].seen) - sent
 
 
-def test_runs_that_two_recipes_need_are_made_once(whole, tiny_images, tmp_path, monkeypatch):
-    """The other recipe has the same runs in other words, and then asks for one more task round."""
-    folder = shutil.copytree(whole[0], tmp_path / "whole")
-    settings = {"learning-rate": 0.3, "tasks": 1}
-    methods = ["random", {"FedAvg": {"method": "fedavg", "learning-rate": 0.05}}]
-    keys = {"title": "Another comparison", "methods": methods, "reference": "FedAvg"}
-    for rounds, populations in (({}, set()), ({"task-rounds": 3}, {"task-0"})):
-        other = tiny_recipe(tiny_images, settings | rounds, **keys)
-        path = write_recipe(tmp_path / "other.yaml", other)
-        witness = Witness()
-        assert run(path, folder / "other", witness, monkeypatch) == 0
-        assert {population for _, population, _ in witness.rounds()} == populations
-
-
 def test_failed_run_does_not_stop_the_others_and_is_tried_again(
     whole, tiny_file, tmp_path, monkeypatch, capsys
 ):

@@ -266,14 +266,6 @@ def test_equal_step_size_is_refused_where_no_number_of_rounds_reaches_it(recipe_
         check_runs(recipe_of(of, methods=["fedavg", fading]))
 
 
-def test_equal_step_size_is_refused_for_personalised_methods(tmp_path):
-    equal = {"protocols": {"equal": {"because": "Why.", "equal": "step-size"}}}
-    content = {"title": "T", "settings": {"study": "personalised"}, "methods": ["solo", "fedpcl"]}
-    recipe = read_recipe(write_recipe(tmp_path / "personal.yaml", content | equal))
-    with pytest.raises(SettingsError, match="a personalised study has no pre-trainings"):
-        check_runs(recipe)
-
-
 # ---- equal losses --------------------------------------------------------------------------------
 
 
