@@ -59,6 +59,13 @@ def test_curves_show_means_with_bands_of_standard_deviations() -> None:
     assert before.lines[0].get_xydata().tolist() == [[2, 3.0]]
 
 
+def test_title_of_curves_counts_seeds_or_runs_of_crossed_seeds() -> None:
+    for seeds, text in (([0, 1], "over 2 seeds"), (["draw 0, seed 0", "draw 0, seed 1"], "2 runs")):
+        rows = [curve("pretraining", "a", None, 1, 3.0) | {"seed": seed} for seed in seeds]
+        (panel,) = figures.learning_figure(frame(rows)).axes
+        assert panel.texts[0].get_text().endswith(text)
+
+
 def test_losses_of_a_chain_have_their_panel() -> None:
     rows = curve_rows(["fedavg", "cyclic"])
     for record in rows:
