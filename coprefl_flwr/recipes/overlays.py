@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.keep import LAST, START_LOSS
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS
@@ -18,7 +17,7 @@ from coprefl_flwr.studies.method import Method
 
 Tree = dict[str, Any]
 
-ABOUT = ("because", "equal", "below", "small")
+ABOUT = ("because", "equal", "small")
 """Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
 PROSE = ("title", "source", "reference", "scale", "protocol", "because", "paper")
@@ -49,12 +48,7 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
             raise SettingsError(f"--scale small: {path}: {problem}")
         overlays += [("small",), ("protocols", name, "small")]
     for keys in overlays:
-        part = _part(tree, *keys)
-        overlay = {key: value for key, value in part.items() if key not in ABOUT}
-        if "below" in part:
-            stop = {"metric": START_LOSS, "stop-at": part["below"], "every": 5, "model": LAST}
-            overlay = merge({"settings": {"keep": stop, "start-loss": True}}, overlay)
-            places.copy((*keys, "below"), (*keys, "settings", "keep"))
+        overlay = {key: value for key, value in _part(tree, *keys).items() if key not in ABOUT}
         places.copy(keys, ())
         tree = merge(tree, overlay)
     tree = merge(tree, {"protocol": name or None})

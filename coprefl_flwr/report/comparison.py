@@ -254,8 +254,9 @@ def _over_draws(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Su
         }
     )
     common = pairs[np.isfinite(pairs["row"] + pairs["reference"])]
-    means = common.groupby("draw", sort=False).agg(lambda values: np.mean(values.to_numpy()))
-    return paired(means["row"], means["reference"])
+    by_draw = common.groupby("draw", sort=False)
+    here, there = ([summarise(of).mean for _, of in by_draw[side]] for side in ("row", "reference"))
+    return paired(here, there)
 
 
 def units(comparison: Comparison) -> pd.DataFrame:

@@ -284,8 +284,8 @@ def loss_of(run, folder):
 def never(tiny_images, tmp_path_factory):
     """A finished recipe of 6 rounds whose losses are checked, but are never low enough to stop."""
     folder = tmp_path_factory.mktemp("never")
-    settings = {"rounds": 6, "keep": {"every": 2}, "learning-rate": 0.1}
-    protocol = {"equal": "start-loss", "below": 0.0001, "settings": settings}
+    stop = {"metric": "start-loss", "stop-at": 0.0001, "every": 2, "model": "last"}
+    protocol = {"settings": {"rounds": 6, "learning-rate": 0.1, "start-loss": True, "keep": stop}}
     content = tiny_recipe(
         tiny_images, {"tasks": 1}, methods=["random", "fedavg", {"meta": {"method": "coprefl"}}],
         reference="fedavg", protocols=protocols(never=protocol),
@@ -336,7 +336,7 @@ def test_run_ends_at_the_first_checked_loss_below_the_limit(never, tmp_path):
     losses, _ = Finished(out).losses("fedavg")
     assert losses[2] > losses[4] > losses[6]
     below = (losses[2] + losses[4]) / 2
-    text = path.read_text().replace("below: 0.0001", f"below: {below}")
+    text = path.read_text().replace("stop-at: 0.0001", f"stop-at: {below}")
     (tmp_path / "tiny.yaml").write_text(text)
     assert main(["run", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "out")]) == 0
     stopped = Finished(tmp_path / "out")
