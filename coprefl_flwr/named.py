@@ -1,14 +1,13 @@
 """Names with options, as texts NAME:key=value,key=value, and names for people and for files."""
 
-import inspect
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError
 
 Value = bool | int | float | str
 
@@ -107,23 +106,6 @@ class Choice:
     def arguments(self) -> dict[str, Any]:
         """The options as arguments by name; several numbers, separated by `&`, are a tuple."""
         return {key.replace("-", "_"): _argument(value) for key, value in self.options}
-
-
-def check_choice(
-    setting: str, choice: Choice, known: Mapping[str, Callable[..., Any]], *shared: str
-) -> None:
-    """Raise a SettingsError for a name that `known` lacks, or an option that is no argument of it.
-
-    `shared` are the keys of options that all names have.
-    """
-    if choice.name not in known:
-        raise SettingsError(unknown(setting, choice.name, known), setting)
-    names = inspect.signature(known[choice.name]).parameters
-    options = [*(name.replace("_", "-") for name in names), *shared]
-    for key, _ in choice.options:
-        if key not in options:
-            line = unknown("option", key, options[1:])  # The first argument is no option.
-            raise SettingsError(f"{setting} = {choice.name}: {line}", setting)
 
 
 def _argument(value: Value) -> Any:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
@@ -145,8 +146,9 @@ def test_model_has_the_classes_of_all_clients(tmp_path):
         (lambda _: cp.FedAvg(), lambda _: cp.FedAvg(fraction_train=0.5)),
         (lambda of: refined(of[0], steps=1), lambda of: refined(of[0], steps=9)),
         (lambda of: refined(of[0]), lambda of: refined(of[1])),
+        (lambda of: refined(of[0]), lambda of: refined(of[0], loss=doubled)),
     ],
-    ids=["who takes part", "steps of a refinement", "data at the server"],
+    ids=["who takes part", "steps of a refinement", "data at the server", "loss at the server"],
 )
 def test_checkpoint_of_a_strategy_with_other_options_is_not_continued(
     strategy, other, clients, tmp_path
@@ -160,8 +162,13 @@ def test_checkpoint_of_a_strategy_with_other_options_is_not_continued(
     assert (tmp_path / "run" / "earlier-1" / "model.safetensors").exists()
 
 
-def refined(samples, steps=5):
-    return cp.ServerRefined(cp.FedAvg(), cp.ServerData(Perceptron(), samples), steps=steps)
+def refined(samples, steps=5, **of_server):
+    server = cp.ServerData(Perceptron(), samples, **of_server)
+    return cp.ServerRefined(cp.FedAvg(), server, steps=steps)
+
+
+def doubled(outputs, targets):
+    return 2 * cross_entropy(outputs, targets)
 
 
 def test_participants_are_an_option_of_a_text(clients):

@@ -75,7 +75,7 @@ def test_clip_norm_with_scaffold_variant_II_is_refused():
     SCAFFOLD.check_training({"variant": "I"}, LocalTraining(clip_norm=1.0))
     SCAFFOLD.check_training({"variant": "II"}, LocalTraining())
     FedAvg.check_training({}, LocalTraining(clip_norm=1.0))
-    with pytest.raises(SettingsError, match="clip-norm needs scaffold:variant=I"):
+    with pytest.raises(SettingsError, match=r"^clip-norm = 1: scaffold:variant=II computes"):
         SCAFFOLD.check_training({"variant": "II"}, LocalTraining(clip_norm=1.0))
 
 
@@ -91,12 +91,11 @@ def test_too_few_samples_for_a_split_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"min_evaluate_nodes": 2}, "Flower's 'min_evaluate_nodes' use fraction_evaluate, "),
-        ({"min_train_nodes": 2}, "Flower's 'min_train_nodes' use participants, "),
+        ({"min_train_nodes": 2}, r"\(arguments of Flower's strategies: docs/how-to/flower-app"),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],
 )
-def test_unknown_argument_of_a_strategy_is_refused_with_its_replacement(arguments, line):
+def test_unknown_argument_of_a_strategy_is_refused(arguments, line):
     for kind in (FedAvg, HybridCoPreFL, SCAFFOLD):
         with pytest.raises(SettingsError, match=line) as caught:
             kind(**arguments)

@@ -5,6 +5,7 @@ import torch. That import takes seconds, and in a deployment it would be repeate
 """
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.clients.query import gradient_reply as gradient_reply
@@ -30,16 +31,11 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
     from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
 
-_MODULES = (
-    *("torch_client", "coprefl", "features", "feddyn", "fedmeta", "fedpcl", "fedproto", "fedprox"),
-    *("fedrep", "moon", "per_fedavg", "pfedme", "qffl", "scaffold", "solo"),
-)
-
 
 def __getattr__(name: str) -> Any:
     """Return the class `name` from the submodule that defines it."""
-    for module in _MODULES:
-        members = vars(importlib.import_module(f"{__name__}.{module}"))
+    for module in pkgutil.iter_modules(__path__):
+        members = vars(importlib.import_module(f"{__name__}.{module.name}"))
         if name in members and not name.startswith("_"):
             return members[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

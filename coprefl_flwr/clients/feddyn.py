@@ -37,7 +37,7 @@ class FedDynClient(StatefulClient):
         samples = self.training_samples(config)
         loss = self.train_locally(samples, config, correct=regularise)
         after = {
-            name: as_array(dual[name] - alpha * (p.detach() - start[name]), name)
+            name: as_array(dual[name] - alpha * (p.detach() - start[name]))
             for name, p in trained.items()
         }
         self.state.write(config, after)

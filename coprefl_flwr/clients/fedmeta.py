@@ -63,7 +63,9 @@ class FedMetaClient(CoPreFLClient):
                     rates, gradients, adapted, float(config["meta-learning-rate"])
                 )
                 losses.append(loss)
-        return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
+        state, first = model_arrays(self.model), first_names(self.model)
+        learnt = append_prefixed(state, "rates", {n: as_array(rates[first[n]]) for n in sent})
+        return learnt, len(query[1]), {"loss": float(np.mean(losses))}
 
     def meta_gradient(
         self, rates: Tensors, support: Batch, query: Batch, config: Config
@@ -103,11 +105,6 @@ class FedMetaClient(CoPreFLClient):
             after = rate if gradient is None else rate - step * gradient
             moved[name] = after.detach().requires_grad_(rate.requires_grad)
         return moved
-
-    def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
-        """Return the arrays of the model, followed by the rates if rates were sent."""
-        state, first = model_arrays(self.model), first_names(self.model)
-        return append_prefixed(state, "rates", {n: as_array(rates[first[n]], n) for n in sent})
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers after the adaptation to the support set, by name."""
@@ -156,7 +153,7 @@ class FedMetaClient(CoPreFLClient):
         def array_of(name: str, found: Mapping[str, Tensor | None]) -> npt.NDArray[Any]:
             # Tied weights have the gradient of their first name.
             tensor = (adapted if name in buffers else found).get(first[name])
-            return np.zeros_like(state[name]) if tensor is None else as_array(tensor, name)
+            return np.zeros_like(state[name]) if tensor is None else as_array(tensor)
 
         named = weights_of(state, buffers) if rates else {}
         answer = {name: array_of(name, of_weights) for name in state}

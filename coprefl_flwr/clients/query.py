@@ -57,8 +57,8 @@ def query_reply(
     knows the seed, so the server could compute this noise and subtract it. No privacy budget is
     computed.
 
-    Raises a SettingsError for `noise` without `clip`, for a `clip` that is not above 0, for batches
-    that need `loss` or `size`, and for names that need `names`.
+    Raises a SettingsError for `noise` without `clip`, for batches that need `loss` or `size`, and
+    for names that need `names`.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
     from coprefl_flwr.learning.evaluation import batch_size, class_loss, loss_and_gradient
@@ -111,8 +111,6 @@ def _reply(
     """Return the reply with a gradient and a loss, clipped and noised if `clip` is set."""
     if noise and not clip:
         raise SettingsError(f"noise = {noise:g}: set clip, too; the noise is a multiple of it")
-    if clip is not None and not clip > 0:
-        raise SettingsError(f"clip = {clip:g}: must be above 0")
     if clip:
         rng = rng or seeds.generator(*_query_key(message, "query-noise"))
         gradient, loss = clipped(gradient, loss, clip, noise, rng, first)

@@ -4,10 +4,8 @@ from typing import Any
 
 import torch
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, zeros_like
+from coprefl_flwr.arrays import append_prefixed, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
 
 
@@ -30,13 +28,20 @@ class SCAFFOLDClient(StatefulClient):
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]
         if variant == "II":
-            self.training.check_sgd("scaffold:variant=II computes gradients from the steps")
-        if variant == "II" and self.training.clip_norm is not None:
-            raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
+            why = "scaffold:variant=II computes gradients from the steps"
+            self.training.check_sgd(why, clipped=False)
         # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples, config).gradient if variant == "I" else None
-        correction = {name: control[name] - own[name] for name in names}
-        loss = self.train_corrected(samples, config, correction)
+        added = [
+            (p, torch.as_tensor(control[name] - own[name], dtype=p.dtype, device=self.device))
+            for name, p in self.parameters().items()
+        ]
+
+        def correct() -> None:
+            for p, term in added:
+                p.grad = term.clone() if p.grad is None else p.grad.add_(term)
+
+        loss = self.train_locally(samples, config, correct=correct)
         if renewed is None:
             trained, server_round = model_arrays(self.model), int(config["server-round"])
             # x - y is `scale` times the mean of the gradients: K eta without momentum.
@@ -51,16 +56,3 @@ class SCAFFOLDClient(StatefulClient):
         change = {name: after[name] - own[name] for name in names}
         answer = append_prefixed(model_arrays(self.model), "control", change)
         return answer, len(samples), {"loss": loss}
-
-    def train_corrected(self, samples: Samples, config: Config, correction: Arrays) -> float:
-        """Train with `correction`, c - c_i, added to every gradient; return the mean batch loss."""
-        added = [
-            (p, torch.as_tensor(correction[name], dtype=p.dtype, device=self.device))
-            for name, p in self.parameters().items()
-        ]
-
-        def correct() -> None:
-            for p, term in added:
-                p.grad = term.clone() if p.grad is None else p.grad.add_(term)
-
-        return self.train_locally(samples, config, correct=correct)

@@ -13,7 +13,7 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import (
@@ -25,7 +25,7 @@ from coprefl_flwr.learning.evaluation import (
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_in_order, model_arrays
 from coprefl_flwr.models.base import BASE, HASHES
-from coprefl_flwr.options import declared
+from coprefl_flwr.options import checked_options, declared
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
@@ -64,12 +64,10 @@ class TorchClient(NumPyClient):
         device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
-        own = {option.name: option for option in declared(type(self)).values()}
-        for name in options.keys() - own.keys():
-            raise SettingsError(f"{type(self).__name__}: {unknown('option', name, own)}", name)
-        for name, option in own.items():
-            value = option.checked(options[name], name) if name in options else option.default
-            setattr(self, name, value)
+        own = declared(type(self))
+        chosen = checked_options(options, own)
+        for option in own.values():
+            setattr(self, option.name, chosen.get(option.name, option.default))
         self.device = torch.device(device) if device else default_device()
         self.train = as_samples("train", train)
         self.model = placed(model, self.device, self.train)
@@ -173,8 +171,7 @@ class TorchClient(NumPyClient):
 
         Random numbers that the network draws are seeded for this round.
         The metrics are "correct", the number of top-1 hits if there are classes, and the user's
-        metrics. Raises a
-        SettingsError if the client has no test samples.
+        metrics. Raises a SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
             remedy = "pass test=SAMPLES, or set evaluate_every=0 in the strategy"

@@ -160,11 +160,11 @@ def make_dataset(
     test: npt.NDArray[np.bool_] | None = None,
     domains: npt.NDArray[Any] | None = None,
     domain_names: Sequence[str] | None = None,
-    relabel: bool = False,
     may_lack: bool = True,
 ) -> ImageDataset | TensorDataset:
     """Return a dataset made of these arrays, after a check of their dtypes, shapes and values.
 
+    There is at least one sample.
     Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, if an
     input holds a NaN or an infinity, or if a label or a domain is not an index of a name.
 
@@ -173,18 +173,14 @@ def make_dataset(
     inputs : images uint8 (N, C, H, W), normalised by the mean and std of each channel; or a tensor
         (N, *shape) of any other dtype or shape, which is kept as it is
     labels : class numbers, integers (N,) or (N, 1); or other targets, numbers (N, *shape), such as
-        floats (N,): then there are no classes, and `classes` and `relabel` are not used
+        floats (N,): then there are no classes, and `classes` is not used
     groups, domains : integers (N,) or (N, 1)
     classes, domain_names : names; a label is an index in `classes`, a domain an index in
         `domain_names`; None: the names are "0", "1", ...
     test : bool (N,), whether each input is in the source's test split
-    relabel : if true, classes without inputs are removed; the other classes keep their names and
-        their order, and their labels become 0, 1, 2, ...
     may_lack : whether classes may be without inputs, as in a file with the data of one writer; if
         false, a class without inputs raises a SettingsError
     """
-    if not inputs.numel():
-        raise SettingsError(f"{source}: there are no images or other inputs")
     are_images = inputs.dtype == torch.uint8 and inputs.ndim == 4
     if are_images and inputs.shape[1] > 4:
         shape = tuple(inputs.shape)
@@ -192,13 +188,11 @@ def make_dataset(
     _check_finite(source, "item", inputs)
     targets = _targets(source, labels, len(inputs))
     if targets is not None:
-        classes, relabel, may_lack = [""] * _outputs_for(targets), False, True
+        classes, may_lack = [""] * _outputs_for(targets), True
         labels = np.zeros(len(inputs), np.int64)
     numbers = _integers(source, "labels", labels, len(inputs))
-    if not may_lack and not relabel:
+    if not may_lack:
         _check_gaps(source, numbers, len(classes or ()) or int(numbers.max()) + 1)
-    if relabel:
-        numbers, classes = _renumber(source, numbers, classes)
     names = _names(source, "labels", numbers, classes)
     columns = dict[str, Any](labels=numbers, classes=names, test=test, targets=targets)
     if groups is not None:
@@ -249,30 +243,25 @@ def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
     return column.reshape(n).astype(np.int64)
 
 
-def renumbered(source: str, dataset: AnyDataset) -> AnyDataset:
-    """Return a dataset without its empty classes; the labels of the others become 0, 1, 2, ..."""
-    numbers, names = _renumber(source, dataset.labels, dataset.classes)
-    return replace(dataset, labels=numbers, classes=tuple(names))
+def renumbered(dataset: AnyDataset) -> AnyDataset:
+    """Return a dataset without its empty classes; the labels of the others become 0, 1, 2, ...
 
-
-def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[Rows, list[str]]:
-    """Return the labels renumbered 0, 1, 2, ... in order, and the names of classes that occur."""
-    if (lowest := int(labels.min())) < 0:
-        marks = "-1 and -100 usually mark samples without a label: leave these samples out"
-        raise SettingsError(f"{source}: a label is {lowest}; {marks}")
-    if names is not None:
-        _names(source, "labels", labels, names)
-    seen, positions = np.unique(labels, return_inverse=True)
-    # Without names, the name of a class is its old number.
-    remaining = [str(number) if names is None else names[number] for number in seen.tolist()]
-    return positions.reshape(labels.shape).astype(np.int64), remaining
+    The classes keep their names and their order. Targets that are no classes are unchanged.
+    """
+    if not dataset.has_classes:
+        return dataset
+    seen, positions = np.unique(dataset.labels, return_inverse=True)
+    names = tuple(dataset.classes[number] for number in seen.tolist())
+    return replace(dataset, labels=positions.reshape(-1).astype(np.int64), classes=names)
 
 
 def _names(source: str, what: str, numbers: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names, by default "0", "1", ...; SettingsError if a number is not an index."""
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < 0 or (names is not None and highest >= len(names)):
-        allowed = "0 or more" if names is None else f"in 0..{len(names) - 1}, as there are names"
+        allowed = f"in 0..{len(names) - 1}, as there are names" if names else "0 or more"
+        if lowest in (-1, -100):
+            allowed = f"{allowed} ({lowest} marks samples without a label: leave these out)"
         line = f"{source}: {what} run from {lowest} to {highest}; they must be {allowed}"
         raise SettingsError(line)
     return tuple(map(str, range(highest + 1) if names is None else names))

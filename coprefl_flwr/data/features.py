@@ -53,22 +53,13 @@ def features_of(
     return Samples(dataset, np.arange(len(samples)), samples.labels)
 
 
-def _images(samples: Samples) -> Tensor:
-    """Return the images of samples of an `ImageDataset`, uint8 (n, C, H, W)."""
-    return cast(ImageDataset, samples.dataset).images[torch.tensor(samples.indices)]
-
-
-def plain_images(samples: Samples) -> npt.NDArray[np.float32]:
-    """Return the images of samples, float32 (n, C, H, W) with pixels in 0..1, for a `Change`."""
-    return np.asarray(_images(samples).numpy().astype(np.float32) / np.float32(255))
-
-
 def _computed(
     samples: Samples, encoders: Sequence[Encoder], device: torch.device, change: Change | None
 ) -> npt.NDArray[np.float32]:
-    images = _images(samples)
+    images = cast(ImageDataset, samples.dataset).images[torch.tensor(samples.indices)]
     if change is not None:
-        images = torch.from_numpy(change(plain_images(samples)))
+        scaled = images.numpy().astype(np.float32) / np.float32(255)
+        images = torch.from_numpy(change(scaled))
     parts = []
     for batch_slice in batch_slices(len(images), ENCODING_BATCH):
         batch = images[batch_slice].to(device)

@@ -36,8 +36,6 @@ def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset
             raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
     configuration = options.pop("name", None)
     path = expanded(place)
-    if not place or (place.startswith((".", "/", "~")) and not path.exists()):
-        raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
     try:
         if any((path / file).is_file() for file in _SAVED):
             stored: Any = datasets.load_from_disk(str(path))

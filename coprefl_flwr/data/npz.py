@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coprefl_flwr.data.dataset import Dataset, make_dataset
+from coprefl_flwr.data.dataset import Dataset, make_dataset, renumbered
 from coprefl_flwr.data.text import CHARACTERS, TextDataset
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 
@@ -18,7 +18,7 @@ _PARTS = ("train_", "val_", "test_")
 def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Dataset:
     """Read an .npz file of the form that `load_dataset` describes.
 
-    `labels` is the name of the array with the labels. `relabel` is as in `make_dataset`. Raises a
+    `labels` is the name of the array with the labels. `relabel` is as in `as_dataset`. Raises a
     SettingsError if the file has another form, or if it has no such labels.
     """
     try:
@@ -47,7 +47,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     }
     pixels, is_test = np.concatenate(images), [part == "test_" for part in parts]
     pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
-    return make_dataset(
+    dataset = make_dataset(
         str(path),
         torch.from_numpy(np.ascontiguousarray(pixels)),
         columns[labels],
@@ -56,8 +56,8 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
         domains=columns.get("domains"),
         domain_names=names.get("domain_names"),
-        relabel=relabel,
     )
+    return renumbered(dataset) if relabel else dataset
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.errors import SettingsError, one_line, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.named import parsed, split_options
 from coprefl_flwr.options import check_declared, option
 
@@ -307,14 +307,8 @@ class Spread:
     min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
 
     def __post_init__(self) -> None:
-        """Check each value, and the type of the scheme."""
+        """Check each value."""
         check_declared(self)
-        scheme = self.partition
-        if isinstance(scheme, type) or not (
-            isinstance(scheme, str) or callable(scheme) or hasattr(scheme, "load_partition")
-        ):
-            needed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
-            raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
 
     def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
         """Partition samples; return the samples of each client of a population.

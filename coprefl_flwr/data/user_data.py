@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,9 +85,9 @@ def as_dataset(
     given = {"groups": groups, "domains": domains}
     columns = {name: value for name, value in given.items() if value is not None}
     if isinstance(user_data, Dataset):
-        dataset = renumbered(source, user_data) if relabel else user_data
-        numbered = _numbered(source, columns, len(dataset.labels))
-        return replace(dataset, **numbered) if numbered else dataset
+        numbered = _numbered(source, columns, len(user_data.labels))
+        given_dataset = replace(user_data, **numbered) if numbered else user_data
+        return renumbered(given_dataset) if relabel else given_dataset
     keys = {name: key for name, key in columns.items() if isinstance(key, str)}
     reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
@@ -106,31 +106,35 @@ def as_dataset(
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
         names = names[: labels.max() + 1]  # A subset may have the names of the whole dataset.
-    return make_dataset(
+    dataset = make_dataset(
         source,
         _stacked(source, reader.inputs),
         labels,
         names,
         test=is_test if is_test.any() and not is_test.all() else None,
-        relabel=relabel,
-        may_lack=may_lack,
+        may_lack=may_lack or relabel,
         **_numbered(source, columns | reader.columns, len(labels)),
     )
+    return renumbered(dataset) if relabel else dataset
 
 
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
 
 
-def training_part(source: str, user_data: Any) -> Any:
-    """Return the training split of a dict of splits; other data are returned unchanged.
+def training_dataset(source: str, user_data: Any, **options: Any) -> Dataset:
+    """Return a user's data as `as_dataset` does; of a dict of splits, only the training split.
 
-    The other splits are named in the log: what is tested must not be trained on.
+    The other splits are named in the log: what is tested must not be trained on. Images of dtype
+    uint8 are scaled to 0..1 only, unless `user_data` is a `Dataset` of this package.
     """
-    if not isinstance(user_data, Mapping) or "train" not in user_data:
-        return user_data
-    if others := [name for name in PARTS if name in user_data and name != "train"]:
-        logger.info("%s: only the split train is used, without %s", source, ", ".join(others))
-    return user_data["train"]
+    if isinstance(user_data, Mapping) and "train" in user_data:
+        if others := [name for name in PARTS if name in user_data and name != "train"]:
+            logger.info("%s: only the split train is used, without %s", source, ", ".join(others))
+        user_data = user_data["train"]
+    dataset = as_dataset(source, user_data, **options)
+    if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):
+        return dataset.without_normalisation()
+    return dataset
 
 
 def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
@@ -143,14 +147,12 @@ def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
     A client is created again for every message. So the result is cached as long as `user_data`
     exists: a later change of its transform is not noticed. With `cached=False` it is read again.
     """
-    if hasattr(user_data, "take") and hasattr(user_data, "batches"):
-        return cast(Samples, user_data)
+    if isinstance(user_data, Samples):
+        return user_data
     with suppress(TypeError):  # An unhashable value, such as a list, cannot be cached.
         if cached and user_data in _samples:
             return _samples[user_data]
-    dataset = as_dataset(source, training_part(source, user_data), may_lack=True)
-    if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):
-        dataset = dataset.without_normalisation()
+    dataset = training_dataset(source, user_data, may_lack=True)
     samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)
     with suppress(TypeError):
         _samples[user_data] = samples
@@ -183,11 +185,7 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
 def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
     sampler = loader.sampler
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
-        sampler = loader.batch_sampler
-    order = type(sampler) in (data.SequentialSampler, data.RandomSampler)
-    repeats = getattr(sampler, "replacement", False)
-    if not order or repeats or len(sampler) != len(loader.dataset):
+    if type(sampler) not in (data.SequentialSampler, data.RandomSampler):
         raise SettingsError(
             f"{source}: the DataLoader's {type(sampler).__name__} may repeat or leave out samples; "
             "pass a loader without it, of torch.utils.data.Subset(dataset, indices)"
@@ -260,7 +258,7 @@ class _Reader:
                 pairs = zip(value, label, strict=True) if batched else [(value, label)]
                 for one_input, one_label in pairs:
                     self.inputs.append(self._tensor(one_input))
-                    self.labels.append(_target(f"{self.source}: {what} {number}", one_label))
+                    self.labels.append(_target(one_label))
                 for name, key in self.keys.items():
                     self._check_key(key, item if isinstance(item, Mapping) else ())
                     self.columns[name] += item[key] if batched else [item[key]]
@@ -313,11 +311,6 @@ class _Reader:
             tensor = value.detach().cpu()
         else:
             array = np.array(value)
-            if array.dtype.kind not in "biuf" or not array.ndim:
-                raise SettingsError(
-                    f"{self.source}: inputs are {type(value).__name__}; allowed are PIL images, "
-                    "tensors and NumPy arrays, or lists of numbers"
-                )
             if (
                 array.dtype == np.uint8
                 and array.ndim == 3
@@ -375,16 +368,11 @@ def _is_input(value: Any, batched: bool) -> bool:
     return hasattr(value, "getbands") or (is_numeric and array.ndim > batched)
 
 
-def _target(what: str, target: Any) -> int | npt.NDArray[Any]:
+def _target(target: Any) -> int | npt.NDArray[Any]:
     """Return a class, such as an integer tensor of one element, as an int; else the target."""
     # Floats are targets of a regression even if they are whole numbers.
     numbers = np.asarray(target.detach().cpu() if isinstance(target, Tensor) else target)
-    if numbers.dtype.kind not in "fbiu" or not numbers.size:
-        raise SettingsError(
-            f"{what} has the target {excerpt(target)}; needed is a class number, an integer, or "
-            "numbers: a float, or an array of one shape for all items"
-        )
-    return int(numbers.item()) if numbers.size == 1 and numbers.dtype.kind != "f" else numbers
+    return int(numbers.item()) if numbers.size == 1 and numbers.dtype.kind in "biu" else numbers
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:

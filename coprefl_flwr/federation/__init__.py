@@ -3,7 +3,6 @@
 The code of a method needs only the names that this module exports.
 """
 
-from coprefl_flwr.federation.aggregation import Accumulator as Accumulator
 from coprefl_flwr.federation.aggregation import Chain as Chain
 from coprefl_flwr.federation.aggregation import LossMoments as LossMoments
 from coprefl_flwr.federation.aggregation import Mean as Mean
@@ -18,7 +17,6 @@ from coprefl_flwr.federation.exchange import Exchange as Exchange
 from coprefl_flwr.federation.exchange import Replies as Replies
 from coprefl_flwr.federation.exchange import Round as Round
 from coprefl_flwr.federation.flower_strategies import of_flower as of_flower
-from coprefl_flwr.federation.messages import MessageConfig as MessageConfig
 from coprefl_flwr.federation.run import RoundReport as RoundReport
 from coprefl_flwr.federation.strategy import HeadLayer as HeadLayer
 from coprefl_flwr.federation.strategy import RoundStrategy as RoundStrategy

@@ -15,8 +15,7 @@ has further lines, which are removed when the run resumes.
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from flwr.serverapp.strategy import Result
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.federation.keep import Best
-from coprefl_flwr.files import alone, write_atomically
+from coprefl_flwr.files import write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -123,20 +122,6 @@ class Checkpoint:
     versions: dict[int, str] = field(default_factory=dict)
     most_clients: int = 0
     best: Best | None = None
-
-
-@contextmanager
-def written_alone(path: Path | None) -> Iterator[None]:
-    """Hold a lock file next to a checkpoint during this block; None means no checkpoint.
-
-    Raises a SettingsError if another run holds the lock, or if the folder is not writable.
-    """
-    if path is None:
-        yield
-        return
-    problem = f"checkpoint = {path}: another run is writing this file"
-    with alone(Path(f"{path}.lock"), problem):
-        yield
 
 
 def continue_from(

@@ -35,9 +35,6 @@ def client_app(
     `actions` are the names of further exchanges that the clients answer. For the message type
     "train.NAME", the client's method NAME is called.
     """
-    if isinstance(clients, int):
-        allowed = f"must list this node's clients; or pass clients={clients} to the strategy"
-        raise SettingsError(f"clients = {clients}: {allowed}")
     takes = _arguments(client_fn)
     app = ClientApp()
 
@@ -51,7 +48,9 @@ def client_app(
                 _refuse_other(client_id, own)
             elif client_id is None:
                 client_id = _partition_id(context)
-            return _numpy_client(client_fn(*(context, client_id, config)[:takes]))
+            client: Any = client_fn(*(context, client_id, config)[:takes])
+            unwrapped: NumPyClient = getattr(client, "numpy_client", client)  # Of `to_client`.
+            return unwrapped
 
         return answer(message, make, partition_id)
 
@@ -84,11 +83,9 @@ def roster_reply(message: Message, context: Context, own: Sequence[int] | None =
 
 
 def _arguments(client_fn: ClientFn) -> int:
-    """Return the number of positional arguments without a default; at least 2 with `*args`."""
+    """Return the number of arguments without a default."""
     parameters = inspect.signature(client_fn).parameters.values()
-    needed = [p for p in parameters if p.kind <= p.VAR_POSITIONAL and p.default is p.empty]
-    several = any(p.kind is p.VAR_POSITIONAL for p in needed)
-    return max(len(needed) - several, 2 * several)
+    return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
 def _refuse_other(client_id: int | None, own: object) -> None:
@@ -98,14 +95,6 @@ def _refuse_other(client_id: int | None, own: object) -> None:
             f"the node must run client {client_id}, which is not its own, but client_fn takes "
             "only the context: write client_fn(context, client_id)"
         )
-
-
-def _numpy_client(client: NumPyClient | Client) -> NumPyClient:
-    """Return the NumPyClient that `client_fn` returned, also if it called `to_client`."""
-    client = getattr(client, "numpy_client", client)
-    if not isinstance(client, NumPyClient):
-        raise SettingsError(f"client_fn returned a {type(client).__name__}, not a NumPyClient")
-    return client
 
 
 def _partition_id(context: Context) -> int:

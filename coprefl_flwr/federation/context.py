@@ -4,14 +4,14 @@ from abc import abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation.aggregation import Chain
+from coprefl_flwr.federation.aggregation import Chain, MetricsOnly
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round, concat_replies
 from coprefl_flwr.federation.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS
@@ -37,6 +37,9 @@ class RunStrategy:
     `metric_reductions` is {metric of the clients: "max", "min" or "sum"}. A round reports the mean
     of every other metric, which would be wrong for a bound such as a privacy budget.
     """
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+    """Message types that the clients must answer, in the order of a round's exchanges."""
 
     participants: int | None = option(
         None, "clients per round, |m|; not set: all clients", minimum=1
@@ -121,15 +124,24 @@ class RunStrategy:
     def program(self, ctx: "RoundContext", arrays: Arrays) -> Round:
         """Return the generator of a round, which starts from the global `arrays`."""
 
-    @abstractmethod
+    @property
+    def rounds_to_evaluation(self) -> int:
+        """Number of rounds between evaluations on clients.
+
+        0 means that clients never evaluate, for example because the method has no clients.
+        """
+        return self.evaluate_every if self.fraction_evaluate and self.actions else 0
+
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
         """Return whether clients evaluate the model after this round."""
+        every = self.rounds_to_evaluation
+        return bool(every) and (server_round % every == 0 or server_round == last_round)
 
-    @abstractmethod
     def evaluation_exchange(
         self, ctx: "RoundContext", arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
         """Return the exchange in which these clients evaluate `arrays`."""
+        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
 
 
 class Members(Protocol):

@@ -1,7 +1,6 @@
 """The roster: the clients of a population, and the node that hosts each client."""
 
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from numbers import Integral
@@ -123,8 +122,8 @@ def hosted_clients(clients: Any) -> Hosted | None:
     """Return a strategy's option `clients`, checked, with a TOML file read.
 
     The option is None, the number of all clients, NODES, {node id: list of client ids}, or the path
-    of a TOML file with this mapping. Raises a SettingsError if the file cannot be read, if an entry
-    is invalid, or if a client is given to two nodes.
+    of a TOML file with this mapping. Raises a SettingsError if the file cannot be read, or if an
+    entry is invalid.
     """
     if clients is None or clients == NODES:
         return clients  # type: ignore[no-any-return]
@@ -138,11 +137,7 @@ def hosted_clients(clients: Any) -> Hosted | None:
             clients = tomllib.loads(expanded(clients).read_text(encoding="utf-8"))
         if not clients:
             raise ValueError("it is empty")
-        hosted = {int(node): checked_ids(list(ids)) for node, ids in clients.items()}
+        return {int(node): checked_ids(list(ids)) for node, ids in clients.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         allowed = "must have an entry 'node id = [client ids]' for each node"
         raise SettingsError(f"{what}: {allowed}: {one_line(error)}") from error
-    for client, number in Counter(client for ids in hosted.values() for client in ids).items():
-        if number > 1:
-            raise SettingsError(f"{what}: client {client} is listed for {number} nodes")
-    return hosted

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError
-from coprefl_flwr.federation.aggregation import LossMoments
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
     History,
@@ -31,7 +30,7 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, nbytes
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics, concat_replies
-from coprefl_flwr.federation.keep import Best, Keep
+from coprefl_flwr.federation.keep import SERVER, Best, Keep
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
@@ -129,6 +128,9 @@ class Run:
         began = time.monotonic()
         if self.first == 1:
             self._evaluate_on_server(0)
+            measured = self.history.of_round(0)
+            if measured and self.keep and self.keep.metric.startswith(SERVER):
+                self.keep.check(measured)
         done = self.first - 1
         if done and self._ends(done):
             self.num_rounds = done
@@ -261,18 +263,7 @@ class Run:
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
-        if isinstance(exchange.combine, LossMoments) and len(replies.clients) == 1:
-            self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
-        sums = [a for arrays in replies.sums.values() for a in arrays.values()]
-        if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
-            self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")
         return replies
-
-    def _warn_once(self, line: str) -> None:
-        """Log a warning, unless this run has logged it before."""
-        if line not in self._logged:
-            logger.warning("%s", line)
-        self._logged.add(line)
 
     def log_tally(self) -> None:
         """Log how many clients answered the exchanges since the last such line."""
@@ -295,7 +286,10 @@ class Run:
         except RoundFailedError as failure:
             if self.keep and self.keep.of_clients and not self.history.evaluate:
                 raise RunFailedError(f"keep: the first evaluation failed: {failure}") from failure
-            self._warn_once(f"evaluation failed: {failure}; the same failure is not logged again")
+            line = f"evaluation failed: {failure}; the same failure is not logged again"
+            if line not in self._logged:
+                logger.warning("%s", line)
+            self._logged.add(line)
             return
         finally:
             self.log_tally()

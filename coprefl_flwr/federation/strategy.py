@@ -7,9 +7,9 @@ exchanges. At its end it returns the new global arrays and the round's metrics.
 
 import inspect
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -20,11 +20,9 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
-from coprefl_flwr.federation.checkpoint import written_alone
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
-from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
+from coprefl_flwr.federation.exchange import REDUCTIONS, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.messages import check_free
@@ -32,7 +30,7 @@ from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, ShouldStop, flower_log
 from coprefl_flwr.federation.validation import Bounds
-from coprefl_flwr.files import expanded
+from coprefl_flwr.files import alone, expanded
 from coprefl_flwr.options import Option, Value, check_declared
 
 if TYPE_CHECKING:
@@ -46,32 +44,6 @@ ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 CLIENTS = "coprefl_flwr.clients:"
 ANSWERED_BY_FUNCTIONS = ("", "TorchClient", "CoPreFLClient", "FedProxClient", "QFFLClient")
 """Clients whose messages an app of functions can answer; "" is a client of the user."""
-
-FEDPROX = (
-    "FedProx is FedAvg unless the app's training adds mu / 2 ||w - w_t||^2 to its loss, with mu = "
-    "config['proximal-mu'] and the received weights w_t"
-)
-"""Warning if the clients are functions of an app."""
-
-
-FLOWER_ARGUMENTS = {
-    "proximal_mu": "mu",
-    "eta": "global_learning_rate",
-    "server_learning_rate": "global_learning_rate",
-    "beta_1": "beta1",
-    "beta_2": "beta2",
-    "eta_l": "the learning rate in your clients' training",
-    "client_learning_rate": "the learning rate in your clients' training",
-    "train_loss_key": "the metrics that QFFLClient reports",
-    "weighted_by_key": "the metric num-examples, the weight of a client",
-    "arrayrecord_key": "nothing: it is always 'arrays'",
-    "configrecord_key": "nothing: it is always 'config'",
-    "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
-    "min_train_nodes": "participants, the clients of a round",
-    "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-    "evaluate_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-}
-"""{argument of Flower's strategies: its replacement in this package}."""
 
 
 class HeadLayer(NamedTuple):
@@ -105,9 +77,6 @@ class RoundStrategy(Strategy, RunStrategy):
     """Stages of a study in which the method can run: "pretraining", "task", "personalised",
     "head"."""
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-    """Message types that the clients must answer, in the order of a round's exchanges."""
-
     server_data: ClassVar[str] = ""
     """The owner of the data in the method's field `server`. "server": the server's data; "clients":
     the data of all clients; "both": the data of server and clients; "": there is no such field."""
@@ -129,18 +98,14 @@ class RoundStrategy(Strategy, RunStrategy):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
+        """Raise a SettingsError for unknown arguments, such as those of Flower's strategies."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         others = [name for name in options if name not in parameters]
         if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            lines = [
-                f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
-                if name in FLOWER_ARGUMENTS
-                else unknown("option", name, parameters)
-                for name in others
-            ]
-            raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
+            lines = [unknown("option", name, parameters) for name in others]
+            flowers = "(arguments of Flower's strategies: docs/how-to/flower-app.md)"
+            raise SettingsError(f"{cls.__name__}: {'; '.join(lines)} {flowers}", *others)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -155,10 +120,6 @@ class RoundStrategy(Strategy, RunStrategy):
             if reduction not in REDUCTIONS:
                 wrong = unknown("reduction", reduction, REDUCTIONS)
                 raise SettingsError(f"metric_reductions, {name}: {wrong}")
-        for name in ("run_name", "population"):
-            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
-                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
-                raise SettingsError(f"{name} = {value!r}: {limit}")
         if not self.robust:
             return
         if not self.averages:
@@ -199,8 +160,6 @@ class RoundStrategy(Strategy, RunStrategy):
             if strategy is not self:
                 strategy.check_functions()
             client = str(strategy.client).partition(CLIENTS)[2]
-            if client == "FedProxClient":
-                flower_log.warning("%s", FEDPROX)
             if client not in ANSWERED_BY_FUNCTIONS:
                 raise SettingsError(
                     f"{type(strategy).__name__} needs other clients than this app's @app.train "
@@ -248,25 +207,6 @@ class RoundStrategy(Strategy, RunStrategy):
             return UNKNOWN
         return Budget(work.step_sum, work.participants * work.samples_seen)
 
-    @property
-    def rounds_to_evaluation(self) -> int:
-        """Number of rounds between evaluations on clients.
-
-        0 means that clients never evaluate, for example because the method has no clients.
-        """
-        return self.evaluate_every if self.fraction_evaluate and self.actions else 0
-
-    def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether clients evaluate the model after this round."""
-        every = self.rounds_to_evaluation
-        return bool(every) and (server_round % every == 0 or server_round == last_round)
-
-    def evaluation_exchange(
-        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
-        """Return the exchange in which these clients evaluate `arrays`."""
-        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
-
     def summary(self) -> None:
         """Log the strategy's options, in the part of the log that Flower writes at the start."""
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
@@ -277,10 +217,12 @@ class RoundStrategy(Strategy, RunStrategy):
     initialize_parameters = refuse_old_style
 
     def _refuse_step(self, *_: Any) -> Any:
-        """Raise a SettingsError: Flower's loop, which calls these steps, has other rounds."""
+        """Raise a SettingsError: the steps of Flower's loop are not those of a round here."""
         raise SettingsError(
-            f"{type(self).__name__} needs its own start(), as a round may have several exchanges: "
-            "remove another start() and use hooks=; use no wrapper such as DifferentialPrivacy"
+            f"{type(self).__name__}: rounds are run by the strategy's own start(), which calls no "
+            "configure_train or aggregate_train, as a round may have several exchanges: use hooks= "
+            "or override `round`; use no wrapper such as DifferentialPrivacy "
+            "(docs/how-to/flower-app.md)"
         )
 
     configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]
@@ -335,12 +277,16 @@ class RoundStrategy(Strategy, RunStrategy):
         check_free("evaluate_config", evaluate_config or {})
         checkpoint_every = ROUNDS.checked(checkpoint_every, "checkpoint_every")
         num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
-        self._refuse_own_steps()
+        steps = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+        if any(getattr(type(self), step) is not RoundStrategy._refuse_step for step in steps):
+            self._refuse_step()
         chosen = None if keep is None else Keep.read(keep)
-        if chosen and chosen.of_clients and not self.rounds_to_evaluation:
-            raise SettingsError("keep: no client evaluates: set evaluate_every", "keep")
+        if chosen and not (self.rounds_to_evaluation if chosen.of_clients else evaluate_fn):
+            needed = "evaluate_every" if chosen.of_clients else "evaluate_fn"
+            raise SettingsError(f"keep: nothing measures '{chosen.metric}': set {needed}", "keep")
         path = None if checkpoint is None else expanded(checkpoint)
-        with written_alone(path):
+        writing = f"checkpoint = {path}: another run is writing this file"
+        with alone(Path(f"{path}.lock"), writing) if path else nullcontext():
             run = Run(
                 self,
                 grid,
@@ -361,17 +307,6 @@ class RoundStrategy(Strategy, RunStrategy):
             flower_log.info("\t├── Number of rounds: %d", num_rounds)
             self.summary()
             return run.all_rounds()
-
-    def _refuse_own_steps(self) -> None:
-        """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""
-        steps = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-        for name in steps:
-            if getattr(type(self), name) is not RoundStrategy._refuse_step:
-                raise SettingsError(
-                    f"{type(self).__name__} overrides {name}, which start() does not call, as a "
-                    "round may have several exchanges: use hooks=, or override `round` "
-                    "(docs/how-to/flower-app.md)"
-                )
 
 
 RUN_OPTIONS: tuple[str, ...] = tuple(

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, option
 
 Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(Checked):
     """Limits on clients' replies, which every strategy takes as its option `bounds`.
 
     `loss_range` is (smallest, largest) allowed value of a client's metric "loss". If it is None,
@@ -38,13 +37,6 @@ class Bounds:
         "a simulation or on a local grid, because their nodes are part of this program",
         minimum=1,
     )
-
-    def __post_init__(self) -> None:
-        """Check the values of the bounds; raise a SettingsError if one is invalid."""
-        check_declared(self)
-        if self.loss_range and not self.loss_range[0] <= self.loss_range[1]:
-            limit = "must be two numbers, the smallest and the largest loss"
-            raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
     def check(
         self,

@@ -206,10 +206,8 @@ class RayGrid(LocalGrid, contextlib.AbstractContextManager["RayGrid"]):
 def connect(cpus: int) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start Ray on this machine for `cpus` processes.
 
-    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1.
+    Return whether this call has started Ray.
     """
-    if cpus < 1:
-        raise SettingsError(f"nodes = {cpus}: must be at least 1")
     # Ray would show equal log lines of several processes once, but the clients are different.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # By default OpenMP's threads use the CPU while they wait for each other.

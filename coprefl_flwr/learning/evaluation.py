@@ -72,23 +72,30 @@ def are_classes(targets: Tensor) -> bool:
     return targets.ndim == 1 and not targets.is_floating_point()
 
 
-def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
-    """Return the mean cross-entropy of a batch (inputs, targets).
+NO_LOSS = (
+    "without loss=, a batch is (inputs, integer classes), and the model has two or more outputs: "
+    "pass loss="
+)
 
-    The targets are integer class labels. The model's outputs, (n, C, ...), are the logits of at
-    least two classes. Raises a SettingsError for another batch or other outputs, because their
-    cross-entropy would be another loss than the user's, and 0 if there is only one output.
+
+def cross_entropy_of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of outputs (n, C, ...) and integer classes (n, ...).
+
+    The outputs are the logits of at least two classes. Raises a SettingsError for others, because
+    their cross-entropy would be another loss than the user's, and 0 if there is only one output.
     """
-    if isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor):
-        inputs, targets = batch
-        outputs = model(inputs)
-        logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
-        if logits and not (targets.is_floating_point() or targets.is_complex()):
-            return cross_entropy(outputs, targets)
-    raise SettingsError(
-        "without loss=, a batch is (inputs, integer classes), and the model has two or more "
-        "outputs: pass loss=, a function of model and batch"
-    )
+    logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
+    if not logits or targets.is_floating_point() or targets.is_complex():
+        raise SettingsError(NO_LOSS)
+    return cross_entropy(outputs, targets)
+
+
+def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
+    """Return the mean cross-entropy of a batch (inputs, targets); a SettingsError for another."""
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+        raise SettingsError(NO_LOSS)
+    inputs, targets = batch
+    return cross_entropy_of_classes(model(inputs), targets)
 
 
 def batch_size(batch: Any) -> int:
@@ -149,7 +156,7 @@ def loss_and_gradient(
     gradients = {name: means[p] for name, p in named if p.requires_grad}
     on_host = on_cpu({"": torch.stack(losses), **gradients})  # Only here the CPU waits for the GPU.
     total = sum(on_host.pop("").tolist())
-    gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
+    gradient = {name: as_array(tensor) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
     return LossAndGradient(total / total_weight, gradient, max(1, round(total_weight)))
 
@@ -201,22 +208,10 @@ def evaluate(
     metrics = {"num-examples": sum(sizes), **correct, "loss": total / sum(sizes)}
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
-        values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
+        values = {name: float(fn(logits, labels)) for name, fn in own.items()}
         # A metric may be undefined for a client, such as the recall without positive samples.
         metrics |= {f"{METRIC}{n}": value for n, value in values.items() if math.isfinite(value)}
     return metrics
-
-
-def number_of(name: str, value: Any) -> float:
-    """Return `value`, the result of a user's metric, as a float.
-
-    Raises a SettingsError if the value is not a number.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        kind = type(value).__name__
-        raise SettingsError(f"metric '{name}' returned {kind}; a number is needed") from error
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.learning.evaluation import are_classes, class_loss
+from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes
 from coprefl_flwr.learning.user_functions import UserFunction, described
 from coprefl_flwr.models.precision import computing
 
@@ -39,14 +39,13 @@ class Loss(UserFunction):
 
     def of_batch(self, model: Callable[[Tensor], Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean loss of a model on a batch (inputs, targets)."""
-        if self.is_default:
-            return class_loss(model, batch)
         inputs, targets = batch
         return self(model(inputs), targets)
 
     def summed(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the loss over the samples of a batch."""
-        if self.is_default:  # Exactly what torch adds up; a mean would be rounded first.
+        # Exactly what torch adds up; a mean would be rounded first.
+        if self.is_default and are_classes(targets):
             return cross_entropy(outputs, targets, reduction="sum")
         return self(outputs, targets) * len(targets)
 
@@ -63,7 +62,7 @@ class Loss(UserFunction):
     @functools.cached_property
     def loaded(self) -> Any:
         """The loss function; a SettingsError if the place does not exist."""
-        return cross_entropy if self.is_default else super().loaded
+        return cross_entropy_of_classes if self.is_default else super().loaded
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
@@ -77,7 +76,7 @@ class Loss(UserFunction):
             with warnings.catch_warnings():
                 # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
                 warnings.filterwarnings("error", message="Using a target size")
-                value = self.of_batch(lambda _: outputs, (inputs, targets))
+                value = self(outputs, targets)
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {described(outputs)} and targets {described(targets)}"
             raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error

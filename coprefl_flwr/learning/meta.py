@@ -48,10 +48,6 @@ class Terms:
     count: float
     width: float
 
-    def loss(self, gamma: float) -> float:
-        """Return L_meta."""
-        return gamma * self.first + (1 - gamma) * self.second
-
 
 MetaObjective = Callable[[Losses], Terms]
 """A function that returns the terms for the query losses, float64 (m,)."""
@@ -136,7 +132,7 @@ def meta_gradient(
     metrics = {
         "query-loss": float(mean),
         "query-loss-variance": float(losses.var()),
-        "meta-loss": terms.loss(gamma),
+        "meta-loss": gamma * terms.first + (1 - gamma) * terms.second,
         **{f"meta-{name}": value for name, value in values.items()},
     }
     if robust is not None:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.named import Choice, check_choice
+from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.named import Choice
 
 SGD_RATE = 0.05
 """Default learning rate of SGD, which trains small networks in some tens of rounds. The default of
@@ -30,12 +30,13 @@ class Optimiser(Choice):
     """An optimiser of `torch.optim` by its name in lower case, with the options of its class.
 
     The learning rate is no option: it is the setting `learning-rate`. Several numbers, such as the
-    betas of Adam, are separated by `&`. Raises a SettingsError for an unknown name or option.
+    betas of Adam, are separated by `&`. Raises a SettingsError for an unknown name.
     """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name.lower())
-        check_choice("optimiser", self, CLASSES)
+        if self.name not in CLASSES:
+            raise SettingsError(unknown("optimiser", self.name, CLASSES), "optimiser")
 
     @property
     def rate(self) -> float:
@@ -46,7 +47,7 @@ class Optimiser(Choice):
     def new(self, weights: Iterable[nn.Parameter], rate: float, **others: float) -> Optimizer:
         """Return a new optimiser of the weights; `others` are further arguments of the class.
 
-        Raises a SettingsError if the class refuses the weights or a value.
+        Raises a SettingsError if the class refuses the weights, an option or a value.
         """
         arguments = {"lr": rate, **others}
         try:
@@ -102,10 +103,11 @@ class RateSchedule(Choice):
     """
 
     def __post_init__(self) -> None:
-        check_choice("schedule", self, SCHEDULES, "over", "warm-up")
+        if self.name not in SCHEDULES:
+            raise SettingsError(unknown("schedule", self.name, SCHEDULES), "schedule")
         try:
             factor = self.factor(999, 999)
-        except Exception as error:  # Such as a TypeError for a missing option.
+        except Exception as error:  # Such as a TypeError for a missing or unknown option.
             raise SettingsError(f"schedule = {self}: {one_line(error)}", "schedule") from error
         if not 0 <= factor <= 1 or self.over not in (ROUNDS, STEPS):
             needed = f"factors between 0 and 1 are needed, over {ROUNDS} or {STEPS}"

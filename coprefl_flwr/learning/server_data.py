@@ -1,6 +1,5 @@
 """Samples and a network together, such as the server's data in CoPreFL's scenario II."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,14 +49,6 @@ class ServerData:
 
     def __len__(self) -> int:
         return len(self.samples)
-
-    def computing_as(self, training: LocalTraining) -> "ServerData":
-        """Return this object, or a copy with the loss and the precision of a training."""
-        if (self.precision, self.loss) == (training.precision, training.loss):
-            return self
-        other = copy.copy(self)  # Another phase may use the same object.
-        other.precision, other.loss = training.precision, training.loss
-        return other
 
     def loss_and_gradient(
         self, arrays: Arrays, positions: npt.NDArray[np.int64] | None = None

@@ -45,8 +45,7 @@ class LocalTraining:
     """The options of a client's local training.
 
     At most one of `local_steps` and `local_epochs` is set. If neither is set, a client takes 5
-    steps. In each round that a client takes part in, its training starts with a new optimiser. Only
-    SGD has a `momentum`; that of another optimiser follows its name.
+    steps. In each round that a client takes part in, its training starts with a new optimiser.
     """
 
     local_steps: int | None = option(
@@ -73,7 +72,7 @@ class LocalTraining:
     learning_rate: float | None = option(
         None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM.rate})", above=0
     )
-    momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
+    momentum: float = option(0.0, "momentum of the optimiser", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
         None, "weight decay of local training; not set: 0 (personalised: 1e-4)", minimum=0
     )
@@ -112,16 +111,12 @@ class LocalTraining:
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a value that is not allowed.
 
-        Steps and epochs cannot both be set. Only SGD can be combined with a momentum.
+        Steps and epochs cannot both be set.
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
-        name = self.chosen_optimiser.name
-        if self.momentum and name != SGD.name:
-            problem = f"momentum = {self.momentum}: {name} takes its own after its name; set 0"
-            raise SettingsError(problem, "momentum")
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the loss, the optimiser or the augmentation does not fit."""
@@ -154,11 +149,16 @@ class LocalTraining:
         """Whether the steps are those of SGD, at one rate in each round."""
         return self.chosen_optimiser == SGD and self.schedule.over == ROUNDS
 
-    def check_sgd(self, why: str) -> None:
-        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round."""
+    def check_sgd(self, why: str, *, clipped: bool = True) -> None:
+        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round.
+
+        If `clipped` is False, the gradients must not be clipped either.
+        """
         if not self.is_sgd:
             both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
             raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
+        if self.clip_norm is not None and not clipped:
+            raise SettingsError(f"clip-norm = {self.clip_norm:g}: {why}; do not clip", "clip-norm")
 
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.

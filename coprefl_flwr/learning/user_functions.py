@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coprefl_flwr import plugins
+from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.named import Choice
-from coprefl_flwr.object_code import code_hash
+from coprefl_flwr.object_code import code_hash, network_hash
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,11 @@ class UserFunction(Choice):
     def identity(self) -> dict[str, str]:
         """Return the function and a hash of its code, by the key of the setting."""
         function, kind = self.function, self.setting
-        text = plugins.hash_at(kind, self.name) if function is None else code_hash(function)
+        if isinstance(function, nn.Module):  # With its values, such as the weights of classes.
+            values = {name: as_array(value) for name, value in function.state_dict().items()}
+            text = checksum_of(values, network_hash(function))
+        else:
+            text = plugins.hash_at(kind, self.name) if function is None else code_hash(function)
         return {kind: f"{self} {text}"}
 
 

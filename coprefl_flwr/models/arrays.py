@@ -11,9 +11,6 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.frozen import base_names, travelling
 from coprefl_flwr.transfer import on_cpu, tensor_of
 
-_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""The floating-point dtypes that the weights of a model may have."""
-
 
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers by name, with their shapes and dtypes.
@@ -24,57 +21,29 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     a float32 array (see `as_array`).
     """
     copies = on_cpu(travelling(model), copy=True)
-    return {name: as_array(tensor, name) for name, tensor in copies.items()}
+    return {name: as_array(tensor) for name, tensor in copies.items()}
 
 
-def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
+def as_array(tensor: Tensor) -> np.ndarray:
     """Return a tensor as a NumPy array, which shares the tensor's memory if possible.
 
     NumPy has no bfloat16: a bfloat16 tensor becomes a float32 array, with exactly the same values.
     The values do not change when they are loaded into the model again. A mean of several such
     arrays is rounded to bfloat16 only when it is loaded into the model.
-
-    Raises a SettingsError that names the tensor (`name`) if NumPy has no dtype for it.
     """
-    check_plain(tensor, name)
     tensor = tensor.detach().cpu()
     array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
 
 
-def check_plain(tensor: object, name: str, where: str = "") -> None:
-    """Raise a SettingsError if an object is no dense tensor, or has a dtype that is not allowed.
-
-    Allowed are integer and boolean dtypes, float64, float32, float16 and bfloat16. `name` is the
-    tensor's name in the message, which begins with `where`.
-    """
-    if isinstance(tensor, Tensor) and not (tensor.is_quantized or tensor.is_meta):
-        exact = not (tensor.is_floating_point() or tensor.is_complex())
-        if tensor.layout is torch.strided and (exact or tensor.dtype in _WEIGHT_TYPES):
-            return
-    kind = f"a {type(tensor).__name__}"
-    if isinstance(tensor, Tensor):
-        kind = _short(tensor.dtype) if tensor.layout is torch.strided else "sparse"
-        kind = "on the meta device" if tensor.is_meta else kind
-    types = ", ".join(map(_short, _WEIGHT_TYPES))
-    raise SettingsError(f"{where}{name!r} is {kind}; allowed are dense weights in {types}")
-
-
 def check_weights(model: nn.Module, what: str) -> None:
-    """Raise a SettingsError if a weight or buffer of the model cannot become a NumPy array.
+    """Raise a SettingsError if layers have no weights or buffers before the first batch.
 
-    Lazy layers, for example, have none before the first batch. `what` is the model's name in the
-    message.
+    `what` is the model's name in the message.
     """
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         problem = f"{what} has lazy layers, whose weights or buffers do not exist yet"
         raise SettingsError(f"{problem}: call it once with a batch of samples")
-    for name, tensor in model.state_dict().items():
-        check_plain(tensor, name, f"{what}: ")
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def first_names(model: nn.Module) -> dict[str, str]:

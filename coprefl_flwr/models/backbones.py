@@ -140,8 +140,6 @@ def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
 
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     """Load a model that `save_model` wrote, by its folder or the model.safetensors in it."""
-    if path.is_file() and path.name != WEIGHTS:
-        raise SettingsError(f"the file {path.name} alone is not enough; {_FORMS}")
     _, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
     if "pixel-mean" not in about:
         raise SettingsError("its model.json has no pixel-mean: it was not trained on images")
@@ -171,5 +169,5 @@ def _from_file(architecture: str, path: Path) -> nn.Module:
         raise SettingsError(f"{architecture} has no nn.Linear of which the file has the weights")
     num_classes = len(tensors[f"{heads[-1]}.weight"])
     network: nn.Module = models.get_model(architecture, weights=None, num_classes=num_classes)
-    load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
+    load_arrays(network, {n: as_array(tensor) for n, tensor in tensors.items()})
     return network

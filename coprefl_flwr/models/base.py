@@ -32,7 +32,7 @@ def base_hash(model: nn.Module) -> str:
         The network.
     """
     base = base_of(unwrapped(model)).items()
-    return checksum_of({n: as_array(t, n) for n, t in base})[:12] if base else ""
+    return checksum_of({n: as_array(t) for n, t in base})[:12] if base else ""
 
 
 def keep_base(model: nn.Module, device: torch.device) -> None:

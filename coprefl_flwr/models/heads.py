@@ -1,6 +1,6 @@
 """Find the last linear layer of a network, and the representation: the input of this layer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -20,10 +20,7 @@ def outputs_and_representation(
 
     Raises a SettingsError if the network calls no such layer.
     """
-    linear = _linear_layers(model)
-    if layer:
-        linear = {layer: linear[layer]} if layer in linear else {}
-    with _recorded_calls(model, linear) as calls:
+    with _recorded_calls(model, layer) as calls:
         outputs = model(inputs)
     return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
@@ -36,29 +33,25 @@ def last_linear(model: nn.Module, inputs: Tensor) -> str:
 
     Raises a SettingsError if the network calls no `nn.Linear`.
     """
-    with _recorded_calls(model, _linear_layers(model)) as calls:
+    with _recorded_calls(model) as calls:
         model.eval()(inputs)
     return calls[-1][0]
 
 
-def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-
-
 @contextmanager
-def _recorded_calls(
-    model: nn.Module, layers: Mapping[str, nn.Module]
-) -> Iterator[list[tuple[str, Tensor]]]:
-    """Collect (name, input) of each call of `layers` in a list, in order, while `model` runs.
+def _recorded_calls(model: nn.Module, layer: str = "") -> Iterator[list[tuple[str, Tensor]]]:
+    """Collect (name, input) of each call of a linear layer in a list, in order, while `model` runs.
 
-    Raises a SettingsError if the model called none of them.
+    `layer` is the name of the only layer that counts; "" means all. Raises a SettingsError if the
+    model called none of them.
     """
     calls: list[tuple[str, Tensor]] = []
     handles = [
-        layer.register_forward_pre_hook(
+        module.register_forward_pre_hook(
             lambda _, inputs, name=name: calls.append((name, inputs[0]))
         )
-        for name, layer in layers.items()
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and layer in ("", name)
     ]
     try:
         with computing(model):

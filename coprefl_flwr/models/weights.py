@@ -29,7 +29,7 @@ from coprefl_flwr.files import (
     read_json,
     write_atomically,
 )
-from coprefl_flwr.models.arrays import as_array, check_plain, check_same_model, load_arrays
+from coprefl_flwr.models.arrays import as_array, check_same_model, load_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.copies import named_as, unwrapped
@@ -192,7 +192,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"the weights cannot be read: {why}") from error
     for name, tensor in content.items():
-        check_plain(tensor, name)
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise SettingsError(f"{name!r} is a {kind}; a state_dict of tensors is needed")
     return content
 
 
@@ -232,7 +234,7 @@ def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -
     arrays = dict(network.arrays)
     for name, first in network.arrays.items():
         if name in tensors and tuple(tensors[name].shape) == first.shape:
-            arrays[name] = as_array(tensors[name], name).astype(first.dtype, order="C")
+            arrays[name] = as_array(tensors[name]).astype(first.dtype, order="C")
         if first.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
             raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays

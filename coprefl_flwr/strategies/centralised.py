@@ -1,6 +1,6 @@
 """Centralised training on the data of all clients, a reference for federated methods."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
@@ -44,10 +44,9 @@ class Centralised(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""
-        how = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         # Choices, such as the loss, may hold functions of the user.
-        texts = {name: str(value) for name, value in how.items() if isinstance(value, Choice)}
-        return super().options() | how | texts
+        how = {n: str(v) if isinstance(v, Choice) else v for n, v in vars(self.training).items()}
+        return super().options() | how
 
 
 class CentralisedHybrid(Centralised):

@@ -38,12 +38,15 @@ class HybridCoPreFL(RoundStrategy):
     def __post_init__(self) -> None:
         """Refuse a server dataset with fewer samples than participants."""
         super().__post_init__()
-        self._check_size(self.participants or 1)
+        if len(self.server) < (self.participants or 1):
+            problem = (
+                f"the server has {len(self.server)} samples; at least {self.participants or 1}"
+            )
+            raise SettingsError(f"{problem} are needed, one for each participant")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of Algorithm 2 (AAAI text, appendix B)."""
         participants = ctx.sample()
-        self._check_size(len(participants))
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
         temporary, metrics, number = local.arrays, local.mean_metrics(), len(local.clients)
@@ -69,9 +72,3 @@ class HybridCoPreFL(RoundStrategy):
         """Split D^s at random, differently each round; the parts' sizes differ by at most one."""
         order = seeds.generator(*ctx.key("server-parts")).permutation(len(self.server))
         return np.array_split(order, number)
-
-    def _check_size(self, participants: int) -> None:
-        """Refuse a server dataset that is too small for one sample per participant."""
-        if len(self.server) < participants:
-            problem = f"the server has {len(self.server)} samples; at least {participants}"
-            raise SettingsError(f"{problem} are needed, one for each participant")

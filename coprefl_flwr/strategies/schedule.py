@@ -22,16 +22,11 @@ class Schedule(RoundStrategy):
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
-        given: list[Any] = [*phases] or [None]
-        for phase in given:
-            match phase:
-                case (RoundStrategy() as strategy, _) if not isinstance(strategy, Schedule):
-                    continue
-            needed = "pairs of a strategy (no Schedule) and its number of rounds"
-            raise SettingsError(f"phases are {needed}, such as (Cyclic(participants=5), 10)")
         first, _ = phases[0]
         super().__init__(**of_run(first))
         for strategy, rounds in phases:
+            if isinstance(strategy, Schedule):
+                raise SettingsError("a phase is one strategy, no Schedule")
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
                 self.check_participants(strategy.participants)

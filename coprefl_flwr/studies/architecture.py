@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr.arrays import Arrays, checksum_of
+from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
@@ -19,7 +19,6 @@ from coprefl_flwr.models import (
     computing,
     head_names,
     model_arrays,
-    with_fresh_head,
 )
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
@@ -133,10 +132,6 @@ class Architecture:
     def of_pretraining(self) -> Network:
         """Return the pre-training's network, with its name, classes, input shape and head."""
         return Network(self.name, self.make(), self.num_classes, self.input_shape, self.head)
-
-    def with_fresh_head(self, start: Arrays, num_classes: int, population: str) -> Arrays:
-        """Return `start` with a random head, which depends on the population but not on `start`."""
-        return with_fresh_head(start, self.make(num_classes, population, "model"), self.head)
 
     def head_layer(self, num_classes: int) -> HeadLayer:
         """Return the last linear layer of a task's network: the `nn.Linear` that is called last.

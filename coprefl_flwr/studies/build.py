@@ -114,12 +114,12 @@ class DividedSource(Source):
     phase: int
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> Dataset:  # type: ignore[override]
         """The dataset of the phase."""
         return self.datasets.loaded[self.phase]
 
     @property
-    def classes(self) -> tuple[int, ...]:
+    def classes(self) -> tuple[int, ...]:  # type: ignore[override]
         """The indices of the phase's classes in the dataset, ascending."""
         return self.datasets.classes[self.phase]
 

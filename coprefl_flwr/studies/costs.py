@@ -55,8 +55,6 @@ def cost(pretraining: Pretraining, rounds: int | None = None, sizes: Sequence[in
     """
     if pretraining.is_external:
         return Cost(math.nan, math.nan)
-    if not pretraining.phases:
-        return Cost(0.0, 0.0)
     last = pretraining.rounds if rounds is None else rounds
     counted = itertools.islice(by_round(pretraining, sizes), last)
     return Cost(*map(math.fsum, zip(Cost(0.0, 0.0), *counted, strict=True)))

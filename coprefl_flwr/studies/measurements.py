@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import Samples
+from coprefl_flwr.data import Samples, pooled
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.learning.evaluation import Metric, are_classes, number_of
+from coprefl_flwr.learning.evaluation import Metric, are_classes
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.models.precision import computing
 from coprefl_flwr.named import folder_of, parse
@@ -63,9 +63,9 @@ def own_metric(chosen: MetricLike) -> Metric:
         hint = unknown("value", str(chosen_better), BETTER)
         raise SettingsError(f"{what}: `better`: {hint}")
 
-    def of_client(*of: Tensor, **options: Any) -> Any:
+    def of_client(*of: Tensor, **options: Any) -> float:
         options.pop("better", None)
-        return fn(**options)(*of) if isinstance(fn, type) else fn(*of, **options)
+        return float(fn(**options)(*of) if isinstance(fn, type) else fn(*of, **options))
 
     title = getattr(fn, "title", name)
     return Metric(name, title, chosen_better, lambda *of: plugins.call(what, of_client, of))
@@ -125,8 +125,8 @@ class ClientMetrics:
     @about_settings("client-metrics")
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Raise a SettingsError if a metric fails on these outputs and targets of a network."""
-        for name, fn in self.functions.items():  # An error now is better than in the last round.
-            number_of(name, fn(outputs, targets))
+        for fn in self.functions.values():  # An error now is better than in the last round.
+            fn(outputs, targets)
 
     def identity(self) -> dict[str, Any]:
         """Return the names of the metrics and hashes of their code; empty without metrics."""
@@ -228,7 +228,8 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the mean loss, by its name."""
-        samples = self.pretraining.samples_of("clients")
+        # Also those of validation, so that all starts are measured on the same samples.
+        samples = pooled(self.pretraining.clients.samples)
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 

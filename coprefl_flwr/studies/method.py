@@ -319,14 +319,16 @@ class Method:
         kind, how = self.strategy_class, training or self.training
         own = self._arguments(_of_strategy(kind))
         if kind.server_data:
-            own["server"] = server(kind.server_data).computing_as(how)
+            own["server"] = server(kind.server_data)
+            own["server"].precision = how.precision
         if "training" in getattr(kind, "__dataclass_fields__", {}):
             own["training"] = how
         strategy = kind(**run, **own)
         if not self.refined:
             return strategy
         refinement = self._arguments(_of_strategy(ServerRefined))
-        data, size = server("server").computing_as(how), how.samples_per_step
+        data, size = server("server"), how.samples_per_step
+        data.precision = how.precision
         return ServerRefined(strategy, data, batch_size=size, **refinement)
 
     def client(

@@ -12,7 +12,7 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ClientData, DataSettings, ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dataset import check_numbers
-from coprefl_flwr.data.features import Change, Encoder, features_of
+from coprefl_flwr.data.features import Encoder, features_of
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.learning.device import default_device
@@ -263,9 +263,11 @@ class PersonalData:
                 for network in self.networks
             ] or [self.pixels]
             files = [folder / f"{client}-{part}.npy" for part in ("train", "test")]
-            noise = _noise_of(self, client)
+            noise = self.options.noise("images")
+            rng = seeds.generator(self.seed, PERSONAL, client, "image-noise")
+            change = functools.partial(noise.on, rng=rng) if noise else None
             self._features[client, folder] = ClientData(
-                features_of(images.train, encoders, device, files[0], noise),
+                features_of(images.train, encoders, device, files[0], change),
                 features_of(images.test, encoders, device, files[1]),
             )
         return self._features[client, folder]
@@ -298,12 +300,3 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
 
 FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
 """The pattern of the file names of clients' features."""
-
-
-def _noise_of(data: PersonalData, client: int) -> Change | None:
-    """Return the function that adds noise to a client's training images, or None."""
-    noise = data.options.noise("images")
-    if not noise:
-        return None
-    rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")
-    return functools.partial(noise.on, rng=rng)

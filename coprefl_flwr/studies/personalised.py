@@ -15,10 +15,13 @@ import safetensors.numpy
 import torch
 from flwr.client import NumPyClient
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import as_samples
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.learning.loss import CROSS_ENTROPY
 from coprefl_flwr.learning.optimisers import ADAM
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, head_names
@@ -121,9 +124,11 @@ class PersonalStage(TrainingStage):
         self.metrics.check(*logits_of(self.data.num_classes))
         self.initial()
         self.strategy()
-        self.training.new_optimiser(self.network.module, 1)
-        if self.training.augment:
-            self.training.augment.check(torch.zeros(2, *self.data.input_shape))
+        # Not the clients' features, which are computed later.
+        sample = TensorDataset(torch.zeros(2, *self.data.input_shape), torch.arange(2))
+        # FedPCL's network, which has no head, is trained with losses of its own.
+        loss = self.training.loss if self.network.head else CROSS_ENTROPY
+        replace(self.training, loss=loss).check(self.module, as_samples("features", sample))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""

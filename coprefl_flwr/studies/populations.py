@@ -16,16 +16,14 @@ from coprefl_flwr.data import (
     ClientData,
     Dataset,
     DataSettings,
-    ImageDataset,
     Samples,
-    as_dataset,
     as_samples,
     split_in_two,
     task_labels,
 )
 from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.data.splits import part_of
-from coprefl_flwr.data.user_data import Pick, training_part
+from coprefl_flwr.data.user_data import Pick, training_dataset
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
@@ -42,15 +40,10 @@ PRETRAIN = "pretrain"
 class Source(ABC):
     """The dataset of a phase, with the classes and samples that the phase uses."""
 
-    @property
-    @abstractmethod
-    def dataset(self) -> Dataset:
-        """The whole dataset."""
-
-    @property
-    @abstractmethod
-    def classes(self) -> tuple[int, ...]:
-        """The indices of the phase's classes in the dataset, ascending."""
+    dataset: Dataset
+    """The whole dataset."""
+    classes: tuple[int, ...]
+    """The indices of the phase's classes in the dataset, ascending."""
 
     @property
     def class_names(self) -> list[str]:
@@ -76,14 +69,14 @@ class LoadedSource(Source):
 
     Parameters
     ----------
-    loaded : Dataset
+    dataset : Dataset
         The dataset.
-    used : tuple of int
+    classes : tuple of int
         The indices of the used classes, ascending.
     """
 
-    loaded: Dataset
-    used: tuple[int, ...]
+    dataset: Dataset
+    classes: tuple[int, ...]
 
     @classmethod
     def of(
@@ -105,29 +98,17 @@ class LoadedSource(Source):
         if isinstance(dataset, str):
             example = f"cp.load_dataset({excerpt(repr(dataset))})"
             raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
-        dataset = training_part("dataset", dataset)
-        loaded = as_dataset("dataset", dataset, relabel, batch=batch, groups=groups)
-        if isinstance(loaded, ImageDataset) and not isinstance(dataset, Dataset):
-            loaded = loaded.without_normalisation()
+        options = {"relabel": relabel, "batch": batch, "groups": groups}
+        loaded = training_dataset("dataset", dataset, **options)
         if only is None:
             return cls(loaded, tuple(range(len(loaded.classes))))
         used = {_class_number(chosen, loaded.classes) for chosen in only}
         return cls(loaded, tuple(sorted(used)))
 
-    @property
-    def dataset(self) -> Dataset:
-        """The loaded dataset."""
-        return self.loaded
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The indices of the used classes, ascending."""
-        return self.used
-
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
-        rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
-        return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
+        rows = np.flatnonzero(np.isin(self.dataset.labels, classes))
+        return Samples(self.dataset, rows, task_labels(self.dataset.labels[rows], classes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +121,12 @@ class Population:
 
     classes: tuple[int, ...]
     clients: tuple[ClientData, ...]
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """A hash of the samples of all clients (see `hash_of_samples`)."""
+        both = [(client.train, client.test) for client in self.clients]
+        return hash_of_samples([part for of_client in both for part in of_client if part])
 
     def with_validation(self, share: float, seed: int) -> "Population":
         """Return the clients of a pre-training with a share of their samples as test samples.
@@ -346,15 +333,10 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
         for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
-            digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+            digest.update(as_array(inputs.contiguous()).tobytes())
             if not samples.dataset.has_classes:
-                digest.update(as_array(targets, "a target").tobytes())
+                digest.update(as_array(targets).tobytes())
     return digest.hexdigest()
-
-
-def abridged(names: Sequence[str]) -> str:
-    """Return the first five names, joined by commas, and "..." if there are more."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _class_number(chosen: int | str, names: Sequence[str]) -> int:

@@ -143,7 +143,7 @@ class Pretraining(TrainingStage):
         if isinstance(weights, nn.Module):
             of_head = frozenset() if self.keeps_head else self.architecture.head
             given = without_base(weights.state_dict(), self.module, of_head)
-            return {name: as_array(tensor, name) for name, tensor in given.items()}
+            return {name: as_array(tensor) for name, tensor in given.items()}
         network = self.architecture.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
@@ -177,9 +177,8 @@ class Pretraining(TrainingStage):
 
     @property
     def clients(self) -> Clients:
-        """The clients of the pre-training; raises a SettingsError if there are none."""
-        if self._clients is None:
-            raise SettingsError(f"start {self.start!r} has no clients: its weights are given")
+        """The clients of the pre-training, for a start that has them."""
+        assert self._clients is not None
         return self._clients
 
     @functools.cached_property
@@ -328,8 +327,10 @@ class Pretraining(TrainingStage):
         if self.method.instance is not None:
             strategy = self.method.instance
             servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
-            samples = [server.samples for server in servers if isinstance(server, ServerData)]
+            data = [server for server in servers if isinstance(server, ServerData)]
+            samples = [server.samples for server in data]
             about |= {"strategy": strategy.options(), "server": hash_of_samples(samples)}
+            about |= {f"server-{k}": v for one in data for k, v in one.loss.identity().items()}
         if self._clients is not None:
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if keep := self.keep:

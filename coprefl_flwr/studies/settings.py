@@ -139,6 +139,10 @@ class TaskSettings(Checked):
     task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
 
+OF_STARTS = (*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings))
+"""Keys of the settings of starting models and tasks, which a personalised study does not use."""
+
+
 # The fields of the last base class come first.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
@@ -172,7 +176,7 @@ class Settings(
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
         known = declared(Settings)
-        for key in UNUSED if self.study == PERSONALISED else declared(PersonalOptions):
+        for key in OF_STARTS if self.study == PERSONALISED else declared(PersonalOptions):
             value = getattr(self, known[key].name)
             if value != known[key].default:
                 raise SettingsError(f"{key} = {value}: not used with study = {self.study}", key)
@@ -208,9 +212,8 @@ class Settings(
 
         A report lists methods, their options and seeds elsewhere, so they are left out.
         """
-        of_starts = {*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings)}
         elsewhere = {"method", "seed", "data-seed"}
-        unused = set(declared(PersonalOptions)) if self.study == STARTS else of_starts
+        unused = set(declared(PersonalOptions) if self.study == STARTS else OF_STARTS)
         unused |= {key for key, option in declared(Settings).items() if not option.counts}
         values = self.to_config().items()
         return {key: value for key, value in values if key not in elsewhere | unused}

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ConfigRecord
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid
@@ -263,7 +262,7 @@ class TrainingStage(Stage):
         The duration of the round is added to `seconds`.
         """
         if report.evaluation:
-            metrics = _of_evaluation(self, report.evaluation)
+            metrics = report.evaluation.metrics
             means = report.history.evaluate[report.round]
             if "correct" in metrics:
                 accuracies = 100 * metrics["correct"] / metrics["num-examples"]
@@ -290,7 +289,7 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     missing = sorted(set(range(len(stage.domains()))) - set(answered))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
-    metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
+    metrics, domains = evaluation.metrics, stage.domains()
     own = {name: values for name, values in metrics.items() if name.startswith(METRIC)}
     hits = metrics.get("correct")
     return [
@@ -307,21 +306,6 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
         | ({"domain": domains[client]} if domains[client] else {})
         for position, client in enumerate(evaluation.clients)
     ]
-
-
-def _of_evaluation(
-    stage: TrainingStage, evaluation: Replies
-) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the metrics of an evaluation; a RunFailedError if not every client has 'correct'.
-
-    If the targets are no classes, no client has it.
-    """
-    hits = evaluation.metrics.get("correct")
-    if hits is not None and np.isnan(hits).any():
-        problem = "the evaluation of a client has no metric 'correct'"
-        needed = "`evaluate` must return (loss, n, {'correct': hits among the n})"
-        raise RunFailedError(f"{stage.title}: {problem}; {needed}")
-    return evaluation.metrics
 
 
 def round_rows(

@@ -16,8 +16,6 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.populations import (
     Population,
     Source,
-    abridged,
-    hash_of_samples,
     identity_of,
 )
 
@@ -78,7 +76,7 @@ class Tasks:
     def __post_init__(self) -> None:
         """Check each value; no task is drawn yet."""
         check_declared(self)
-        self._made, self._hashes = dict[int, Population](), dict[int, str]()
+        self._made = dict[int, Population]()
 
     def __len__(self) -> int:
         return self.number + sum(map(len, self.others))
@@ -180,16 +178,12 @@ class Tasks:
             raise SettingsError("a text dataset has no tasks: set tasks = 0", "tasks", "dataset")
         if not self.source.dataset.has_classes:
             return known
+        # A class may have no samples, in the group or domain or at all.
+        present = np.unique(self._of(one, self.source.samples(known)).labels)
+        known = tuple(known[label] for label in present)
         if wanted > len(known):
             problem = f"a task needs {wanted} classes, but there are only {len(known)}"
             raise SettingsError(problem, "task-classes", "downstream-classes")
-        present = np.unique(self._of(one, self.source.samples(known)).labels)
-        if one is None and len(present) < len(known):
-            empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
-            problem = f"there are no samples of {abridged(empty)}"
-            remedy = "name classes with samples (list:...), or set relabel = true"
-            raise SettingsError(f"{problem}; {remedy}", "downstream-classes", "dataset")
-        known = tuple(known[label] for label in present)
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(known), wanted, replace=False)
         return tuple(sorted(known[position] for position in drawn))
@@ -202,11 +196,7 @@ class Tasks:
         tasks, _ = self.part(number)
         source = tasks.source.identity()
         if source is None:
-            if number not in self._hashes:
-                both = [(client.train, client.test) for client in self[number].clients]
-                parts = [part for of_client in both for part in of_client if part]
-                self._hashes[number] = hash_of_samples(parts)
-            return {"samples": self._hashes[number]}
+            return {"samples": self[number].hash}
         return {
             "source": source,
             "spread": identity_of(tasks.spread),

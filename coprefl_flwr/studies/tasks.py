@@ -9,10 +9,11 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models import load_saved_model, with_fresh_head
+from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -25,7 +26,7 @@ from coprefl_flwr.studies.architecture import (
 from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement, example_of
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.populations import Population, abridged
+from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import Store
@@ -201,8 +202,9 @@ class Task(TrainingStage):
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = len(self.population.classes)
-        return self.architecture.with_fresh_head(start, classes, self.population_name)
+        # The head depends on the population, but not on the start.
+        key = len(self.population.classes), self.population_name, "model"
+        return with_fresh_head(start, self.architecture.make(*key), self.architecture.head)
 
     @property
     def population(self) -> Population:
@@ -218,17 +220,17 @@ class Task(TrainingStage):
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if the data or the head does not fit."""
-        classes = [self.drawn_by.source.dataset.classes[n] for n in self.population.classes]
+        network, samples = self.module, self.population.clients[0].train
+        classes = [samples.dataset.classes[n] for n in self.population.classes]
         learnt = self.pretraining.architecture.source.class_names
         if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
-            task, start = (f"{len(some)} ({abridged(some)})" for some in (classes, learnt))
+            task, start = (f"{len(of)} ({excerpt(', '.join(of))})" for of in (classes, learnt))
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
-        if self.how.head and not self.drawn_by.source.dataset.has_classes:
+        if self.how.head and not samples.dataset.has_classes:
             raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
-        if self.how.diagnostics:
-            self.architecture.head_layer(len(self.population.classes))
-        network, samples = self.module, self.population.clients[0].train
+        if self.how.diagnostics and samples.dataset.has_classes:  # The probe needs features.
+            last_linear(network, samples.batch(slice(1), next(network.parameters()).device)[0])
         self.how.trained.check(network, samples)
         self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()

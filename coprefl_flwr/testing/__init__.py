@@ -10,7 +10,6 @@ Call `check_method` in a test, with a strategy class or the name of a method,
 or run `coprefl check-method file.py:MyMethod` in a shell. For each of its roles and each property,
 the method trains for about a second on 240 images that are part of this package. The properties are
 
-    options    all options are declared, with a meaning
     runs       every client replies, and the new global model has the names and shapes of the old
     hosting    the result is the same on 1, 2 and 4 nodes
     resume     a run that is interrupted and resumed ends with the same numbers
@@ -20,7 +19,7 @@ Clients get copies of arrays and rounds get read-only arrays, so neither can cha
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +56,11 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
     such as "file.py:Mine". With `flower`, the method is also run by `flwr run`, if it is given by
     its name or place. Raises a SettingsError if there is no such method.
     """
-    place = method if isinstance(method, str) else _register(method)
-    wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
-    assert not wrong, "\n".join([f"{place}:", *map(str, wrong)])
+    if not isinstance(method, str):
+        plugins.register("method", method.__name__, method)
+        method = method.__name__
+    wrong = [finding for finding in findings(method, flower=flower) if finding.problem]
+    assert not wrong, "\n".join([f"{method}:", *map(str, wrong)])
 
 
 def check_methods(places: Sequence[str], flower: bool = True) -> int:
@@ -67,8 +68,6 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
 
     Raises a SettingsError if there is no method at one of the places.
     """
-    for place in places:
-        _ = Method.parse(place).strategy_class
     failed = False
     for place in places:
         say(place)
@@ -96,22 +95,9 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
             if flower and role == method.roles[0] and not registered:
                 checks["flower"] = same_under_flower
             for name, check in checks.items():
-                finding = _run_check(name, case, check)
-                yield finding
-                if finding.problem and name == "runs":
-                    break
-
-
-def _run_check(name: str, case: Case, check: Callable[[Case], str]) -> Finding:
-    """Return the finding of `check`, which returns a remark or raises Broken."""
-    try:
-        return Finding(name, case.role, remark=check(case))
-    except Broken as problem:
-        return Finding(name, case.role, problem=str(problem))
-
-
-def _register(strategy_class: type[RoundStrategy]) -> str:
-    """Register a strategy class under its name in this process, and return the name."""
-    name = getattr(strategy_class, "__name__", "method")
-    plugins.register("method", name, strategy_class)
-    return name
+                try:
+                    yield Finding(name, role, remark=check(case))
+                except Broken as problem:
+                    yield Finding(name, role, problem=str(problem))
+                    if name == "runs":
+                        break

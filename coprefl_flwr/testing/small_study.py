@@ -28,7 +28,6 @@ from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import TrainingStage
 from coprefl_flwr.studies.store import STATES, Layout, Store, read_result
-from coprefl_flwr.studies.study import Study
 
 RUN_NAME = "checked"
 ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
@@ -80,13 +79,12 @@ class Outcome:
     """The result of a run.
 
     `numbers` is {description: value} of all arrays and numbers of the run: final arrays, states of
-    the strategy, committed states of the clients, and metrics. `rounds` is the number of rounds.
+    the strategy, committed states of the clients, and metrics.
     `rows` has the metrics of each client. `uncommitted` is whether clients have written states
     although no state was committed. `warnings` has the logged warnings.
     """
 
     numbers: dict[str, Any] = field(default_factory=dict)
-    rounds: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
     uncommitted: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -132,7 +130,8 @@ class Case:
         study = build(self.settings(name))
         study.check()
         store = Store(self.folder / name / RUN_NAME, Layout.PATH)
-        stage = training_stage(study)
+        stage = study.stages[-1]  # It runs the method.
+        assert isinstance(stage, TrainingStage)
         strategy = stage.strategy()
         setattr(stage, "strategy", lambda: strategy)  # noqa: B010
 
@@ -165,13 +164,6 @@ def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in row.items()
         if isinstance(value, int | float)
     }
-
-
-def training_stage(study: Study) -> TrainingStage:
-    """Return the last stage of the study, which runs the method."""
-    stage = study.stages[-1]
-    assert isinstance(stage, TrainingStage)
-    return stage
 
 
 def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
@@ -217,7 +209,6 @@ def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder
     for client, version in sorted(committed.items()):
         state = store.read({**request, "client": client, "state-version": version}) or {}
         numbers |= {f"state of client {client}, {name}": array for name, array in state.items()}
-    outcome.rounds = len(rounds)
     outcome.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
 

@@ -163,5 +163,5 @@ def test_declared_options_are_arguments_and_attributes():
     assert (client.shrink, client.support_fraction, client.query_clip) == (0.5, 0.6, 0.0)
     with pytest.raises(SettingsError, match=r"shrink = 2: must be at most 1"):
         Mine(model, samples, shrink=2, device=CPU)
-    with pytest.raises(SettingsError, match="Mine: unknown option 'resplit': known are "):
+    with pytest.raises(SettingsError, match="unknown option 'resplit': known are "):
         Mine(model, samples, resplit=2, device=CPU)

@@ -1,7 +1,5 @@
 """Methods with one planted error each, and a correct method; all are FedAvg otherwise."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
@@ -123,14 +121,6 @@ class NotStateful(FedAvg):
 
     roles = ("pretraining",)
     client = Writes
-
-
-@dataclass(kw_only=True, eq=False)
-class Options(FedAvg):
-    """Has an undeclared option."""
-
-    other: int = 3
-    roles = ("pretraining",)
 
 
 class HalfOwn(StatefulClient):

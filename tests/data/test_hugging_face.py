@@ -62,7 +62,7 @@ def test_hugging_face_dataset_on_disk_is_loaded(on_disk):
 def test_wrong_option_of_a_hugging_face_name_is_refused(on_disk):
     refused("unknown option 'lable': did you mean 'label'", f"{on_disk}:lable=fine_label")
     refused("unknown column 'fin_label': did you mean 'fine_label'", f"{on_disk}:label=fin_label")
-    refused("the folder does not exist", f"{on_disk}-of-another")
+    refused("is no folder and not found on the Hub", f"{on_disk}-of-another")
 
 
 def test_unreachable_hub_dataset_is_refused_in_one_line(monkeypatch):

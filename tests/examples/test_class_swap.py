@@ -1,14 +1,11 @@
 """What the guide's table says of Flower's classes: equal, different, or with other arguments."""
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
 from flwr.serverapp import strategy as flowers
 
 from coprefl_flwr import strategies
-from coprefl_flwr.federation.strategy import FLOWER_ARGUMENTS
 from coprefl_flwr.grids import LocalGrid
 from tests.examples.test_kinds_of_apps import KINDS, app_of, start_of
 
@@ -44,14 +41,3 @@ def test_class_with_the_same_arguments_is_equal(name, arguments):
 @pytest.mark.parametrize("name", ["FedAdam", "FedYogi", "FedAvgM"])
 def test_class_with_other_defaults_is_different(name):
     assert largest_difference(name) > 1e-3
-
-
-def test_every_argument_of_flowers_classes_is_accepted_or_has_a_replacement():
-
-    for name, ours in (
-        *((name, name) for name in ("FedAvg", "FedProx", "FedAdam", "FedYogi", "FedAvgM")),
-        ("QFedAvg", "QFFL"),
-    ):
-        parameters = inspect.signature(getattr(strategies, ours).__init__).parameters
-        for argument in inspect.signature(getattr(flowers, name)).parameters:
-            assert argument in parameters or argument in FLOWER_ARGUMENTS, (name, argument)

@@ -91,33 +91,6 @@ def test_second_run_with_the_same_checkpoint_is_refused(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
-def checkpoint():
-    return Checkpoint(
-        round=3,
-        arrays={"z": np.float32([1.5]), "a": np.array(7, np.int64)},
-        state={"query-loss": 0.1 + 0.2, "variates": {"w": np.float64([1, 2])}},
-        history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
-        options={"strategy": "FedAvg"},
-        versions={11: "3-0", 4: "2-1"},
-        most_clients=7,
-    )
-
-
-def test_checkpoint_is_read_as_it_was_written(tmp_path):
-    write_checkpoint(tmp_path / "c", checkpoint())
-    back = read_checkpoint(tmp_path / "c")
-    assert list(back.arrays) == ["z", "a"]
-    assert back.arrays["a"].shape == ()
-    assert back.arrays["a"].dtype == np.int64
-    assert back.state["query-loss"] == 0.1 + 0.2
-    np.testing.assert_array_equal(back.state["variates"]["w"], [1.0, 2.0])
-    assert back.history.train == {1: {"loss": 1 / 3}}
-    assert back.history.traffic == {1: {"models-up": 2.5}}
-    assert back.versions == {11: "3-0", 4: "2-1"}
-    assert back.most_clients == 7
-    assert back.round == 3
-
-
 def test_checkpoint_that_does_not_belong_to_the_run_is_refused_and_kept(tmp_path, federation):
     start, path = to_record(federation.arrays()), tmp_path / "c"
     grid = LocalGrid(federation.torch_app())

@@ -9,20 +9,14 @@ import torch
 from flwr.app import Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
-from torch.nn.functional import cross_entropy
 
-from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import client_app, query_reply, roster_reply
-from coprefl_flwr.data import split_in_two
+from coprefl_flwr.clients import client_app, roster_reply
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.messages import ROSTER, plain_reply
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning.training import local_sgd
-from coprefl_flwr.models import load_arrays, model_arrays
-from coprefl_flwr.strategies import CoPreFL, FedAvg
+from coprefl_flwr.strategies import FedAvg
 from tests.common.messages import ask
-from tests.common.networks import tiny_model
 from tests.common.simulation import ROOT
 
 SENT = {"w": np.float32([1, 2])}
@@ -74,18 +68,8 @@ def test_client_fn_may_take_the_client_id_and_the_config():
     assert (metrics["clients"], metrics["number"]) == ([1, 4], [1.0, 4.0])
 
 
-def test_client_fn_that_returns_no_client_is_refused():
-    failed = ask(client_app(lambda _, __: "client"), "train", SENT, **HOSTED)["failed"]
-    assert failed["reasons"] == ["client_fn returned a str, not a NumPyClient"] * 2
-
-
 def numbered(context, client_id):
     return Echo()
-
-
-def test_number_of_clients_is_not_for_a_node():
-    with pytest.raises(SettingsError, match="pass clients=100 to the strategy"):
-        client_app(numbered, 100)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +94,6 @@ def test_node_without_partition_id_is_refused_where_it_is_needed():
     # Neither of these two apps needs a partition-id.
     assert ask(client_app(lambda _: Echo()), "train", SENT, node_config={})["metrics"]
     assert ask(client_app(numbered, [3]), ROSTER, node_config={})["roster"]["own"] == [3]
-
-
-def test_client_fn_with_any_number_of_arguments_takes_the_id():
-    content = ask(client_app(lambda *a: Echo(a[1])), "train", SENT, **HOSTED)
-    assert content["metrics"]["number"] == [1, 4]
 
 
 class Asking(LocalGrid):
@@ -160,63 +139,6 @@ def test_missing_method_is_named():
     app = client_app(lambda _, __: Echo())
     failed = ask(app, "train.query", SENT, **HOSTED)["failed"]
     assert dict(failed) == {"clients": [1, 4], "reasons": ["Echo has no method 'query'"] * 2}
-
-
-def app_of_functions(federation):
-    """Return CoPreFL's client as functions, as in Flower's templates; each node is one client."""
-    app, model = ClientApp(), tiny_model()
-
-    def prepare(message, context):
-        load_arrays(model, from_record(message.content["arrays"]))
-        config, client = message.content["config"], context.node_config["partition-id"]
-        key = (config["seed"], config["population"], config["server-round"], client)
-        samples = federation.samples[client]
-        rng = seeds.generator(*key, "support")
-        return samples, *split_in_two(len(samples), 0.8, rng), key
-
-    @app.train()
-    def train(message, context):
-        samples, support, _, key = prepare(message, context)
-        loss = local_sgd(
-            model,
-            samples.take(support),
-            federation.training,
-            server_round=message.content["config"]["server-round"],
-            rng=seeds.generator(*key, "batches"),
-            device=CPU,
-        )
-        metrics = {"num-examples": len(support), "loss": loss}
-        return Message(plain_reply(model_arrays(model), metrics), reply_to=message)
-
-    @app.train("query")
-    def query(message, context):
-        samples, _, query, _ = prepare(message, context)
-        batches = samples.take(query).batches(256, CPU)
-        if context.node_config["partition-id"] % 2:
-            return query_reply(message, model, batches)
-        dicts = ({"img": images, "label": labels} for images, labels in batches)
-        return query_reply(
-            message, model, dicts, lambda model, b: cross_entropy(model(b["img"]), b["label"])
-        )
-
-    return app
-
-
-def test_query_reply_of_an_app_of_functions_equals_that_of_coprefl_client(stochastic_federation):
-    """Three rounds with the same splits and batches, some as dicts, end with the same bytes."""
-    results = []
-    for app in (
-        app_of_functions(stochastic_federation),
-        stochastic_federation.coprefl_app(),
-    ):
-        strategy = CoPreFL(meta_learning_rate=0.1, seed=2)
-        start = to_record(stochastic_federation.arrays())
-        results.append(strategy.start(LocalGrid(app, nodes=4), start, num_rounds=3))
-    ours = from_record(results[1].arrays)
-    for name, array in from_record(results[0].arrays).items():
-        assert array.tobytes() == ours[name].tobytes(), name
-        assert array.tobytes() != stochastic_federation.arrays()[name].tobytes(), name
-    assert results[0].train_metrics_clientapp == results[1].train_metrics_clientapp
 
 
 @pytest.mark.parametrize("module", ["coprefl_flwr.clients", "coprefl_flwr.client_app"])

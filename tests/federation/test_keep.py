@@ -174,18 +174,22 @@ REFUSED = {
     "accuracy:patiense=3": "keep: unknown option 'patiense': did you mean 'patience'?",
     "accuracy:patience=0": "keep: patience = 0: must be at least 1",
     "acuracy": "keep: unknown metric 'acuracy': did you mean 'accuracy'?",
+    "server-acc": "keep: unknown metric 'server-acc': did you mean 'server-auc'?",
 }
 
 
 @pytest.mark.parametrize(("keep", "line"), REFUSED.items(), ids=list(REFUSED))
 def test_wrong_choice_is_refused_in_one_line(keep, line):
-    assert refusal(run, keep, rounds=1) == line
+    how = {"evaluate_fn": lambda *_: MetricRecord({"auc": 0.5})}
+    assert refusal(run, keep, rounds=1, **how) == line
 
 
 def test_run_that_can_never_measure_is_refused(federation):
     assert refusal(run, 5).startswith("keep: got 5; pass a text or a mapping, as in ")
-    line = "keep: no client evaluates: set evaluate_every"
+    line = "keep: nothing measures 'accuracy': set evaluate_every"
     assert refusal(run, "accuracy", strategy=FedAvg(evaluate_every=0)) == line
+    line = "keep: nothing measures 'server-auc': set evaluate_fn"
+    assert refusal(run, "server-auc") == line
     app = federation.app(TorchClient, test=None)
     with pytest.raises(
         RunFailedError, match=r"first evaluation .*: this client has no test samples"

@@ -34,19 +34,6 @@ def test_client_whose_loss_is_out_of_range_is_left_out(kind, caplog):
     assert ends[LOSSES] == (1.0, [f"client 1 on node {node} is left out: {line}"])
 
 
-@pytest.mark.parametrize(
-    ("bounds", "line"),
-    [
-        ({"loss_range": (1.0, 0.0)}, "loss_range = (1.0, 0.0): must be two numbers, the smallest"),
-        ({"most_samples": 0}, "most_samples = 0: must be at least 1"),
-    ],
-)
-def test_wrong_bounds_are_refused(bounds, line):
-    with pytest.raises(SettingsError) as caught:
-        Bounds(**bounds)
-    assert str(caught.value).startswith(line)
-
-
 def test_bounds_are_options_of_checkpoints_and_schedules_only_if_they_are_set():
     assert "bounds" not in FedAvg().options()
     other = FedAvg(bounds=LOSSES, min_available_nodes=3)

@@ -10,13 +10,11 @@ import coprefl_flwr as cp
 from coprefl_flwr import client_app
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import PRETRAINING
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.training_options import WRAPPER_KEYS, TrainingOptions
+from coprefl_flwr.studies.training_options import TrainingOptions
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.processes import new_process
@@ -117,14 +115,6 @@ def test_key_of_a_run_depends_on_the_wrapper_and_the_text_of_its_file(tmp_path):
     moved.write_text(moved.read_text() + "# Another text.\n")
     new_process()
     assert key(**elsewhere) != wrapped_key
-
-
-def test_only_pretraining_methods_with_client_replies_have_wrapper_settings():
-    for name, method in METHODS.items():
-        for role in method.roles:
-            found = set(WRAPPER_KEYS) & set(method.training_keys(role))
-            asks = role == PRETRAINING and method.strategy_class.actions
-            assert found == (set(WRAPPER_KEYS) if asks else set()), (name, role)
 
 
 def no_client(client):

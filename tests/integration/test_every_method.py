@@ -5,29 +5,15 @@ That every method runs in each of its roles is shown by `test_recorded.py`.
 
 from dataclasses import replace
 
-from flwr.app import Context
-
-from coprefl_flwr.client_app import app, client_fn
-from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
+from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.training_options import TrainingOptions
 
 
 def run(settings, nodes=1):
     return run_study(LocalGrid(app, nodes, settings.to_config()), build(settings))
-
-
-def test_finished_pretraining_leaves_its_model_and_no_temporary_files(tiny_settings):
-    folder = run(replace(tiny_settings, method="scaffold", tasks=0)) / "starts" / "scaffold"
-    of_model = {"model.safetensors", "model.json"}
-    assert {path.name for path in folder.iterdir()} == of_model | {
-        "result.json",
-        "SHA256SUMS",
-        "made-of.json",
-    }
 
 
 def test_finished_task_leaves_a_row_per_client_and_no_states(tiny_settings):
@@ -37,22 +23,3 @@ def test_finished_task_leaves_a_row_per_client_and_no_states(tiny_settings):
     files = {str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.json")}
     assert files == {"0/random/result.json", "0/random/made-of.json"}
     assert not list((folder / "tasks").rglob("client-state"))
-
-
-def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
-    starts = "fedavg cyclic:rounds=1+scaffold"
-    settings = replace(
-        tiny_settings, method=starts, task_method="moon:mu=3", task_learning_rate=0.3
-    )
-    context = Context(1, 1, {}, None, settings.to_config())
-    config = {"population": "task-1", "server-round": 2, "folder": "tiny/tasks/1/fedavg"}
-    client = client_fn(context, 1, config | {"stage": "tasks/1/fedavg"})
-    assert type(client) is MOONClient
-    assert client.training == TrainingOptions(
-        rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
-    )
-    pretraining = {"population": "pretrain", "server-round": 2}
-    pretraining["stage"] = "starts/cyclic-rounds-1-scaffold"
-    pretraining["folder"] = "tiny/starts/scaffold"
-    assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
-    assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient

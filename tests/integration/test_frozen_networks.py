@@ -22,20 +22,19 @@ from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import (
     CoPreFLClient,
     FedRepClient,
-    MOONClient,
     PerFedAvgClient,
     SCAFFOLDClient,
     TorchClient,
     client_app,
 )
 from coprefl_flwr.data import split_in_two
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_saved_model, model_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.frozen import base_of
-from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedRep, PerFedAvg
+from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedRep, PerFedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
@@ -261,14 +260,6 @@ def test_equal_bases_share_their_memory_in_a_process(federation):
     assert len(weights) == 3
 
 
-def test_state_of_a_client_has_what_is_trained(partly, tmp_path):
-    strategy = MOON()
-    run(strategy, partly.app(MOONClient, states=tmp_path), partly.arrays())
-    assert {tuple(state) for state in states_of(strategy, tmp_path).values()} == {
-        ("3.bias", "3.weight")
-    }
-
-
 def test_what_a_client_freezes_for_some_steps_still_travels(partly, tmp_path):
     """FedRep freezes its body and its head in turn; the BatchNorm of the body learns in both."""
     with torch.random.fork_rng(devices=[]):
@@ -316,13 +307,6 @@ def test_client_with_another_base_is_left_out_and_named(partly, caplog):
     hashes = r"[0-9a-f]{12}, at the server " + cp.base_hash(partly.model)
     line = f"client 2 on node 2 is left out: hash of the frozen weights: {hashes}; make the network"
     assert [one for one in caplog.messages if re.match(line, one)]
-
-
-def test_run_ends_if_all_clients_have_another_base(partly):
-    grid = LocalGrid(partly.torch_app(), nodes=1)
-    strategy, config = FedAvg(clients=len(SIZES)), ConfigRecord({"base-hash": "0" * 12})
-    with pytest.raises(RunFailedError, match=r"frozen weights: .*, at the server 0{12}; make "):
-        strategy.start(grid, to_record(partly.arrays()), 1, train_config=config)
 
 
 def test_whole_state_dict_is_refused_by_number(partly):
@@ -493,13 +477,6 @@ def test_study_trains_what_its_setting_names(tiny_settings, tmp_path):
     assert about["base"]["hash"] == base_hash(stage.module)
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     assert {row["start"] for row in rows} == {"random", "coprefl"}
-
-
-def test_setting_that_is_not_set_is_in_no_key(tiny_settings):
-    unset, chosen = (study_of(tiny_settings, trainable=text) for text in ("", "4.*"))
-    identity = unset.stages[0].architecture.identity()
-    assert identity.keys() == {"model", "norm", "contents"}
-    assert unset.stages[0].key != chosen.stages[0].key
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The best round of a pre-training is its start: validation samples, files, rows and reports."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.populations import PRETRAIN, Population
-from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Store
 from tests.common.checks import Killed, files, refusal
 from tests.common.data import images
@@ -184,6 +185,15 @@ def test_kept_row_says_so_in_its_label(tiny_images, tmp_path):
     assert np.isnan(comparison.rows[0].values["kept-round"].iloc[0])
 
 
+def test_start_losses_of_a_study_are_of_the_same_samples(tiny_settings, monkeypatch):
+    """Also if only one of two starts has validation samples, which it does not train on."""
+    stages = build(replace(tiny_settings, method="random fedavg", keep="loss:share=0.3")).stages
+    monkeypatch.setattr(StartLoss, "model", lambda self, _: stages[0].initial())
+    assert len(stages[1].samples_of("clients")) < len(stages[0].samples_of("clients"))
+    one, other = (StartLoss(stage).measure(None) for stage in stages[:2])
+    assert one == other
+
+
 REFUSED = {
     "acuracy": "keep: unknown metric 'acuracy': did you mean 'accuracy'?",
     "server-accuracy": "keep: unknown metric 'server-accuracy': did you mean 'accuracy'?",
@@ -205,14 +215,3 @@ def test_method_without_clients_can_only_use_the_start_loss():
 
     assert refusal(run, "loss") == "keep: unknown metric 'loss': known are start-loss"
     run("start-loss")
-
-
-def test_nothing_is_kept_in_tasks():
-    tasks = cp.tasks(images(), number=1, classes=2, clients=2, scheme="iid")
-    line = refusal(cp.evaluate_starts, {"random": net()}, tasks, keep="loss")
-    assert line.startswith("unknown option 'keep'")
-
-
-def test_setting_is_refused_in_a_personalised_study():
-    settings = Settings.from_config({"study": "personalised", "keep": "loss", "method": "solo"})
-    assert refusal(build, settings) == "keep = loss: not used with study = personalised"

@@ -12,7 +12,6 @@ import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.simulation import ROOT
@@ -81,28 +80,6 @@ def test_strategy_object_runs_tasks_like_its_text(given, text, tasks):
     assert not rows_of(tasks, method=given)["loss"].equals(rows_of(tasks)["loss"])
 
 
-class Halved(cp.RoundStrategy):
-    """A user's own method that takes a part of FedAvg's step; `share` is not an option."""
-
-    roles = ("task",)
-
-    def __init__(self, share):
-        super().__init__()
-        self.share = share
-
-    def round(self, ctx, arrays):
-        """Return w + share (mean of w_k - w)."""
-        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
-        new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
-        return new, replies.mean_metrics()
-
-
-def test_users_strategy_object_runs_tasks_with_its_attributes(tasks):
-    plain = rows_of(tasks)["loss"]
-    np.testing.assert_allclose(rows_of(tasks, method=Halved(1.0))["loss"], plain, rtol=1e-5)
-    assert not np.allclose(rows_of(tasks, method=Halved(0.1))["loss"], plain, rtol=1e-3)
-
-
 def test_task_method_whose_evaluation_reports_no_hits_is_reported_by_its_loss(tasks, tmp_path):
     options = {**SMALL, "method": "tests.common.own_parts:WithoutHits"}
     starts = {name: Perceptron() for name in ("random", "other")}
@@ -165,10 +142,3 @@ def test_report_of_a_result_is_reproduced_by_the_command(tasks, tmp_path, capsys
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(SettingsError, match=r"folder = .*mine: .* did not write"):
         result.report(tmp_path / "mine")
-
-
-# ---- networks for tasks -------------------------------------------------------------------------
-
-
-def test_function_makes_the_network_of_the_tasks(tasks):
-    assert len(rows_of(tasks, network=lambda classes: Perceptron(classes=classes))) == 6

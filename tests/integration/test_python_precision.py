@@ -1,7 +1,6 @@
-"""The Python interface with a network of float64, and with the option `precision`."""
+"""The Python interface with a network of float64."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
@@ -11,32 +10,10 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.models import model_arrays
-from tests.common.data import images, table
+from tests.common.data import table
 from tests.common.networks import Perceptron
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
-
-
-@pytest.fixture
-def clients():
-    return cp.partition(images(), clients=3, scheme="iid")
-
-
-def test_precision_is_an_option_of_both_calls(clients, tmp_path):
-    first, weights, losses = Perceptron(), [], []
-    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
-    for precision in ("float32", "bf16"):
-        options = {"rounds": 1, "precision": precision, **SMALL}
-        folder = tmp_path / precision
-        made = cp.pretrain("fedavg", first, clients, checkpoint=folder, **options)
-        weights.append(torch.cat([p.detach().flatten() for p in made.parameters()]))
-        [about] = folder.rglob("model.json")
-        assert json.loads(about.read_text())["phases"][0]["precision"] == precision
-        losses.append(list(cp.evaluate_starts({"x": first}, tasks, **options).rows["loss"]))
-    assert weights[1].dtype == torch.float32
-    assert 0 < (weights[0] - weights[1]).abs().max() < 0.01
-    assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
 def double_steps(network, inputs, labels, steps=2):
@@ -61,16 +38,3 @@ def test_module_of_float64_is_trained_in_float64():
             found = model_arrays(made)[name]
             assert found.dtype == np.float64
             assert found == pytest.approx(expected, rel=1e-13, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    "method", ["coprefl", "fedmeta:variant=maml", "per-fedavg:variant=hf", "moon"]
-)
-def test_methods_with_separate_loops_train_a_module_of_float64(method, clients):
-    double, plain = (
-        cp.pretrain(method, network, clients, rounds=2, **SMALL)
-        for network in (Perceptron().double(), Perceptron())
-    )
-    for found, expected in zip(double.parameters(), plain.parameters(), strict=True):
-        assert found.dtype == torch.float64
-        assert found.float().detach() == pytest.approx(expected.detach(), rel=1e-3, abs=1e-4)

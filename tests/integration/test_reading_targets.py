@@ -126,6 +126,7 @@ def test_batches_hold_the_targets_of_their_samples():
     together = pooled([samples, other.take(np.array([5]))])
     assert torch.equal(together.batch(slice(None), CPU)[1][:3], targets)
     assert together.batch(slice(3, 4), CPU)[1].tolist() == [pytest.approx([1.5, 0.5])]
+    assert as_dataset("data", dataset, relabel=True) is dataset
     twice = pooled([samples, samples.take(np.array([1]))])
     assert torch.equal(twice.batch(slice(None), CPU)[1], dataset.targets[[4, 7, 2, 7]])
     assert repr(samples) == "<3 samples of targets float32 (2,)>"
@@ -194,11 +195,6 @@ def test_tenths_of_the_targets_take_the_place_of_classes(scheme):
     by_class = share(TENTHS, 5, scheme)
     for targets in (VALUES, VALUES[:, None], np.stack([VALUES - 1, VALUES + 1], axis=1)):
         assert list(map(list, share(targets, 5, scheme))) == list(map(list, by_class))
-
-
-def test_clients_of_one_tenth_each():
-    parts = share(VALUES, 10, "pathological", classes_per_client=1)
-    assert sorted({*TENTHS[part]} for part in parts) == [{number} for number in range(10)]
 
 
 def test_equal_targets_are_in_one_bin():

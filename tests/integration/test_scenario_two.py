@@ -79,10 +79,8 @@ def test_parts_of_the_server_data_are_a_new_partition_each_round(federation, par
 def test_too_little_server_data_is_refused_before_any_work(federation):
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
-    everyone = HybridCoPreFL(server=small, clients=4)
-    grid = LocalGrid(federation.torch_app())
     with pytest.raises(SettingsError, match=r"has 3 samples; at least 4 are needed"):
-        everyone.start(grid, to_record(federation.arrays()), 1)
+        HybridCoPreFL(server=small, participants=4)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "coprefl"])
@@ -130,15 +128,3 @@ def test_refinement_has_the_seed_of_its_round_and_the_precision_of_the_server(
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
-
-
-def test_run_with_other_refinement_steps_cannot_be_resumed(federation, tmp_path):
-    start, grid = to_record(federation.arrays()), LocalGrid(federation.torch_app())
-    path = tmp_path / "checkpoint"
-    ServerRefined(FedAvg(clients=4), server_of(federation), steps=1).start(
-        grid, start, 1, checkpoint=path
-    )
-    with pytest.raises(SettingsError, match="another run: its steps is 1, not 2"):
-        ServerRefined(FedAvg(clients=4), server_of(federation), steps=2).start(
-            grid, start, 2, checkpoint=path, resume=True
-        )

@@ -4,8 +4,6 @@
 """
 
 import numpy as np
-import pytest
-from flwr.app import MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.federation.checkpoint import read_checkpoint
@@ -56,23 +54,3 @@ def test_resumed_run_stops_in_the_same_round_and_runs_no_more(tmp_path):
     for name, array in stopped.items():
         np.testing.assert_array_equal(again[name], array)
     assert read_checkpoint(tmp_path / "checkpoint").round == 3
-
-
-def test_arrays_of_a_report_are_read_only(tmp_path):
-    """The next round begins with the same memory that hooks receive in the report."""
-    _, _, seen = run(tmp_path, rounds=1)
-    assert not any(array.flags.writeable for array in seen[0].arrays.values())
-
-
-def test_should_stop_receives_the_server_metrics_of_the_round(tmp_path):
-    """The result that `should_stop` receives has the metrics of `evaluate_fn` in this round."""
-
-    def measured(server_round, arrays):
-        return MetricRecord({"loss": 1.0 / (1 + server_round)})
-
-    def low(server_round, result):
-        return result.evaluate_metrics_serverapp[server_round]["loss"] <= 0.25
-
-    _, result, seen = run(tmp_path, evaluate_fn=measured, should_stop=low)
-    assert [one.round for one in seen] == [1, 2, 3]
-    assert result.evaluate_metrics_serverapp[3]["loss"] == pytest.approx(0.25)

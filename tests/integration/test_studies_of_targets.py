@@ -10,10 +10,10 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
-from coprefl_flwr.data import ClientData, as_samples
+from coprefl_flwr.data import as_samples
 from coprefl_flwr.studies.architecture import CPU
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.populations import Clients, Population, hash_of_samples
+from coprefl_flwr.studies.populations import Clients, hash_of_samples
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.tasks import architecture_of_tasks
 from tests.common.checks import refusal
@@ -81,16 +81,6 @@ def test_partitioned_clients_are_trained_as_their_own_datasets(method):
     for name, weight in network().state_dict().items():
         torch.testing.assert_close(first[name], second[name])
         assert not torch.equal(first[name], weight)
-
-
-def test_one_step_of_fedavg_by_hand():
-    clients = cp.partition(regression(), clients=4, scheme="iid")
-    options = {"local_steps": 1, "batch_size": N, "learning_rate": 0.1, "quiet": True}
-    found = cp.pretrain("fedavg", network(), clients, 1, loss=functional.mse_loss, **options)
-    model, (inputs, targets) = network(), (tensor.float() for tensor in regression().tensors)
-    functional.mse_loss(model(inputs), targets).backward()  # All clients have equal sizes.
-    for weight, trained in zip(model.parameters(), found.parameters(), strict=True):
-        torch.testing.assert_close(trained, weight - 0.1 * weight.grad)
 
 
 def test_numbers_that_torch_would_broadcast_are_refused():
@@ -161,11 +151,18 @@ def test_a_network_without_a_linear_last_layer_needs_a_function():
 
     arguments = {"a": convolution(3)}, None, tasks, 0
     line = refusal(architecture_of_tasks, *arguments, keeps_head=False)
-    assert line.endswith("; tasks that replace another last layer need network=")
+    assert "calls no nn.Linear, " in line
+    assert "in tasks, network= makes one" in line
     asked.clear()
     architecture = architecture_of_tasks({}, convolution, tasks, 0, keeps_head=False)
     assert {*asked} == {3, 4}
     assert architecture.head == {"1.weight", "1.bias"}
+    # The probe, which needs a linear layer, is of classes alone.
+    options = {"loss": functional.cross_entropy, "quiet": True, "diagnostics": True}
+    starts = {"a": convolution(3)}
+    result = cp.evaluate_starts(starts, tasks, 1, network=convolution, **options)
+    assert "hessian" in result.rounds
+    assert "probe" not in result.rounds
     with pytest.raises(
         cp.SettingsError, match=r"gives \(3, 2\) for a batch of 2; must give \(2, \.\.\.\)"
     ):
@@ -239,9 +236,3 @@ def test_samples_of_settings_are_divided_by_task_reserve(ages):
 def test_personalised_studies_need_classes(ages):
     settings = Settings(study="personalised", method="fedproto", personal_datasets=ages.dataset)
     assert refusal(build(settings).check).endswith("is not a dataset of images of classes")
-
-
-def test_the_shape_of_targets_is_in_the_text_of_a_population():
-    samples = as_samples("data", segmentation())
-    text = repr(Population((0,), (ClientData(samples),)))
-    assert text == "<1 clients, 240 to 240 samples each, targets int64 (6, 6)>"

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import (
     computing,
     load_arrays,
@@ -128,11 +127,3 @@ def test_weights_of_16_bits_are_unchanged_by_arrays_and_files(dtype, carried, tm
         torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )
     assert {p.dtype for p in other.parameters()} == {dtype}
-
-
-def test_weights_of_an_unsupported_dtype_are_refused():
-    model = nn.Linear(2, 2)
-    model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
-    types = "allowed are dense weights in float32, float64, float16, bfloat16$"
-    with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {types}"):
-        model_arrays(model)

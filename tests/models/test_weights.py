@@ -175,7 +175,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path, other):
     [
         (None, "there is no file .*weights.pt"),
         (b"not weights", "the weights cannot be read"),
-        ({"a": 1}, "'a' is a int; allowed are dense weights"),
+        ({"a": 1}, "'a' is a int; a state_dict of tensors is needed"),
         (Path("x"), "the weights cannot be read: .*[Ww]eights.only"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
-from coprefl_flwr.studies.known_methods import METHODS, in_role, with_role
+from coprefl_flwr.studies.known_methods import in_role
 from coprefl_flwr.studies.method import FRESH, START, Method
 from coprefl_flwr.studies.training_options import TrainingOptions
 
@@ -50,10 +50,3 @@ def test_options_in_the_wrong_role_are_refused():
         chosen("fedprox:learning-rate=1", TASK)
     with pytest.raises(SettingsError, match="fedavg: unknown setting 'participants'"):
         chosen("fedavg:participants=2", PERSONALISED)
-
-
-def test_every_method_is_in_the_table_of_its_roles():
-    assert {name for role in (PRETRAINING, TASK, PERSONALISED, HEAD) for name in with_role(role)}
-    for name, method in METHODS.items():
-        assert method.roles
-        assert all(name in with_role(role) for role in method.roles)

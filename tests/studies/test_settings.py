@@ -8,9 +8,8 @@ import yaml
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.settings import OF_STARTS, Settings
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
@@ -116,8 +115,9 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 
     Each gets a value that a study of starting models allows.
     """
-    texts = {"partition": "iid", "task-dataset": "MNIST", "keep": "loss"}
-    for key in UNUSED:
+    texts = {"partition": "iid", "task-dataset": "MNIST", "keep": "loss", "task-partition": "iid"}
+    texts |= {"head": "ncm", "task-method": "fedprox", "task-optimiser": "adam"}
+    for key in OF_STARTS:
         if key.startswith("client-wrapper"):
             continue
         option = declared(Settings)[key]

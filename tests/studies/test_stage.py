@@ -5,9 +5,7 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.strategies import Replies
@@ -63,11 +61,6 @@ def test_rows_of_clients_without_classes_have_no_hits():
     ]
     with_hits = client_rows(Tiny(), evaluation(correct=[4, 7], loss=[0.5, 0.25]))
     assert list(with_hits[0]) == ["start", "task", "client", "n", "correct", "loss"]
-
-
-def test_hits_of_one_client_alone_are_refused():
-    with pytest.raises(RunFailedError, match="of a client has no metric 'correct'; `evaluate` "):
-        client_rows(Tiny(), evaluation(correct=[4, math.nan], loss=[0.5, 0.25]))
 
 
 def finished(tmp_path, *replies):
