@@ -26,7 +26,7 @@ from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.results import frames_of
+from coprefl_flwr.studies.results import frames_of, without_folders
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
@@ -86,12 +86,13 @@ class _Table:
         """The table's data: its rows with their results."""
         recipe, printed = self.recipe, self.recipe.paper_table(self.combination)
         compared = {key: self.combination[key] for key in recipe.compared}
+        titles = [f"{key} = {without_folders(value)}" for key, value in compared.items()]
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
         of_table = f"Table {printed.table}" if printed and printed.table else ""
         source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
         return Comparison(
             name=table_name(compared),
-            title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
+            title=", ".join(titles) or recipe.title,
             metrics=self._metrics,
             units=self._units,
             rows=[self._measured(*line) for line in self._rows],
@@ -134,7 +135,7 @@ class _Table:
             mean_score(self.store, runs, headings)[0],
             chosen=is_chosen,
             problem="; ".join(notes.problems(self.store, deciding)),
-            short_score=mean_score(self.store, short, headings)[0] if short else None,
+            short_score=mean_score(self.store, short, headings)[0],
             dropped=not (runs or is_chosen),
         )
         return entry, deciding
@@ -258,12 +259,12 @@ class _Table:
         # An untrained start has no rows of rounds to count.
         numbers = {} if stage.phases else {"rounds": 0.0}
         rounds = self.store.result(stage)["rounds"]
-        if rounds or not stage.keep:
-            # Stored results are reported even if the data of their clients are no longer available.
-            made_of = len(rounds) if stage.keep else None
-            if costs := _result_or_none("the cost of starts", cost, stage, made_of):
-                numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
-        if stage.keep and rounds:
+        if stage.keep and not rounds:
+            return numbers
+        # Stored results are reported even if the data of their clients are no longer available.
+        if costs := _result_or_none("the cost of starts", cost, stage, len(rounds) or None):
+            numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
+        if stage.keep:
             value = rounds[-1].get(stage.keep.column)
             ended = len(rounds) < stage.rounds or (value is not None and stage.keep.reached(value))
             numbers[STOPPED] = float(len(rounds)) if ended else math.inf

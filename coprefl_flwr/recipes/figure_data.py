@@ -49,7 +49,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
         drawn = rng.permutation(len(samples))[:SAMPLES]
         data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)), loss=stage.loss)
         arrays, _ = load_saved_model(folder)
-        losses = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
+        losses = landscape(lambda at: data.evaluate(at)["loss"], arrays)
         # safetensors stores an array's memory unchanged and reads it as C order.
         write_atomically(file, save({"losses": np.ascontiguousarray(losses.to_numpy())}))
     steps = _steps(SPAN, POINTS)
@@ -60,24 +60,19 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
 
 
 def landscape(
-    loss: Callable[[Arrays], float],
-    arrays: Arrays,
-    *,
-    seed: int = 0,
-    span: float = 1.0,
-    points: int = 25,
+    loss: Callable[[Arrays], float], arrays: Arrays, span: float = SPAN, points: int = POINTS
 ) -> pd.DataFrame:
     """Return the losses on a grid around a model: f(a, b) = L(θ + a δ + b η), by a and by b.
 
-    This is Equation 1 of Li et al. The random directions δ and η depend only on `seed` and on the
-    names and shapes of the arrays. Then each is normalised to the filters of θ. All models of one
-    network thus have the same two random directions before they are normalised.
+    This is Equation 1 of Li et al. The random directions δ and η depend only on the names and
+    shapes of the arrays. Then each is normalised to the filters of θ. All models of one network
+    thus have the same two random directions before they are normalised.
 
     `arrays` are the weights θ, and buffers, which no direction changes. `span` is half the side of
     the square. `points` is the number of grid points per side: an odd number, so that θ itself is a
     grid point.
     """
-    first, second = (direction(arrays, seed, which) for which in ("first", "second"))
+    first, second = (direction(arrays, which) for which in ("first", "second"))
     steps = _steps(span, points)
 
     def moved(a: float, b: float) -> Arrays:
@@ -96,14 +91,14 @@ def _steps(span: float, points: int) -> Floats:
     return span * np.arange(1 - points, points, 2) / (points - 1)
 
 
-def direction(arrays: Arrays, seed: int, which: str) -> Arrays:
+def direction(arrays: Arrays, which: str) -> Arrays:
     """Return a random direction, normalised filter by filter.
 
     The direction has no arrays for buffers and for weights of one dimension, such as biases.
     """
     return {
         name: filter_normalised(
-            generator(seed, "landscape", which, name).standard_normal(array.shape), array
+            generator(0, "landscape", which, name).standard_normal(array.shape), array
         )
         for name, array in weights_of(arrays).items()
         if array.ndim > 1

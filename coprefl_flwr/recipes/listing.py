@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, read_text
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
@@ -33,12 +32,7 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
 
 
 def listing(outputs: Path) -> str:
-    """Return the tables of recipes, runs and studies, one below the other, without empty tables.
-
-    Raises a SettingsError if the folder does not exist.
-    """
-    if not outputs.is_dir():
-        raise SettingsError(f"there is no folder {outputs}")
+    """Return the tables of recipes, runs and studies, one below the other, without empty tables."""
     folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
     shared = [outputs / "models", *(store_of(folder).root for folder in folders)]
     stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}

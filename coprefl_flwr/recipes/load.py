@@ -1,6 +1,5 @@
 """Read and check a recipe's file. Errors name the line that is wrong."""
 
-import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +32,6 @@ from coprefl_flwr.report.columns import STEP_SIZE, column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, Settings
-
-logger = logging.getLogger("flwr.coprefl")
 
 
 def read_recipe(
@@ -88,10 +85,6 @@ def read_recipe(
         own = own_metrics([*in_settings, *file.metrics], stored)
     metrics = _columns(file.metrics, own, places, "metrics")
     settings = with_needs(settings, file.metrics, rows)
-    printed = file.paper.tables if file.paper and not changes else []
-    for label in dict.fromkeys(label for table in printed for label in table.rows):
-        if label not in methods:
-            logger.warning("paper: %s", unknown("row", label, methods))
     paper = _paper(file.paper, settings, list(methods), places, own) if file.paper else []
     derived = {
         "source": file.source or "",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.files import read_json
-from coprefl_flwr.recipes.recipe import HALVING, VALIDATION, Recipe
+from coprefl_flwr.recipes.recipe import VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.answer import value_text
@@ -17,10 +17,6 @@ from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store
 
-BY_HALVING = (
-    "Searched by halving: every value was trained for a quarter of the rounds, of the pre-training "
-    "and of the tasks. Only the best quarter of a row's values was then trained for all rounds."
-)
 NOT_DONE = "no run is finished yet"
 
 # ---- choices -------------------------------------------------------------------------------------
@@ -41,8 +37,6 @@ def how(recipe: Recipe, measure: str) -> list[str]:
         )
     if not any(row.searched for row in table_rows(recipe)):
         return notes
-    if recipe.search_by == HALVING:
-        notes.append(BY_HALVING)
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean {measure} on {recipe.validation_tasks} "

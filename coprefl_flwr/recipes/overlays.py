@@ -4,24 +4,20 @@ In the tree, `methods` maps each label to its options. The option `method` is th
 tree is not validated yet: parts with a wrong shape stay as they are.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.keep import LAST, START_LOSS
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.yaml_file import Keys, Places, parse_yaml, read_yaml
 from coprefl_flwr.studies.method import Method
 
-logger = logging.getLogger("flwr.coprefl")
-
 Tree = dict[str, Any]
 
-ABOUT = ("because", "equal", "below", "small")
+ABOUT = ("because", "equal", "small")
 """Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
 PROSE = ("title", "source", "reference", "scale", "protocol", "because", "paper")
@@ -52,12 +48,7 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
             raise SettingsError(f"--scale small: {path}: {problem}")
         overlays += [("small",), ("protocols", name, "small")]
     for keys in overlays:
-        part = _part(tree, *keys)
-        overlay = {key: value for key, value in part.items() if key not in ABOUT}
-        if "below" in part:
-            stop = {"metric": START_LOSS, "stop-at": part["below"], "every": 5, "model": LAST}
-            overlay = merge({"settings": {"keep": stop, "start-loss": True}}, overlay)
-            places.copy((*keys, "below"), (*keys, "settings", "keep"))
+        overlay = {key: value for key, value in _part(tree, *keys).items() if key not in ABOUT}
         places.copy(keys, ())
         tree = merge(tree, overlay)
     tree = merge(tree, {"protocol": name or None})
@@ -96,18 +87,13 @@ def _protocol(tree: Tree, name: str) -> str:
     chosen = name or tree.get("protocol") or next(iter(known), "")
     if chosen not in ("", *known):
         raise SettingsError(f"--protocol: {unknown('protocol', str(chosen), known)}")
-    if chosen and not name and "protocol" not in tree:
-        others = ", ".join(other for other in known if other != chosen) or "none"
-        logger.info("protocol %s, the first; others (--protocol NAME): %s", chosen, others)
     return chosen
 
 
 def _changed(tree: Tree, change: str, places: Places) -> Tree:
     """Return a recipe with one change, "KEY=VALUE", applied: the value replaces the old one."""
-    key, equals, text = change.partition("=")
+    key, _, text = change.partition("=")
     place = f"{CHANGES} {change}"
-    if not equals:
-        raise SettingsError(f"{place}: write KEY=VALUE")
     if key in ("protocol", "protocols"):
         raise SettingsError(f"{place}: a protocol is chosen with --protocol NAME")
     value, lines = parse_yaml(text, place) if text else ("", {})

@@ -37,9 +37,7 @@ part of a recipe that changes other keys: mappings are merged key by key, and `m
 empty value removes a key. Any other value replaces the recipe's value. `small` is merged last.
 
 A protocol is an overlay with its reason, `because`. With `equal: step-size`, every row gets the
-number of rounds with which its summed step size is nearest to the reference's. With `equal:
-start-loss`, a pre-training ends at the first checked round at which the start's loss over all
-pre-training clients is at most `below`.
+number of rounds with which its summed step size is nearest to the reference's.
 """
 
 import hashlib
@@ -264,8 +262,8 @@ def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeR
         needs["start-loss"] = (True,)
     needs |= settings
     if own := places_in(metrics):
-        (places,) = settings.get("client-metrics", ("",))
-        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(places).split(), *own])),)
+        named = [str(places).split() for places in settings.get("client-metrics", ("",))]
+        needs["client-metrics"] = tuple(" ".join(dict.fromkeys([*of, *own])) for of in named)
     return {**settings, **needs}
 
 

@@ -138,6 +138,5 @@ def _rounds(run: Run, reference: Run) -> int:
 
 
 def _pretraining(run: Run) -> Pretraining:
-    if not isinstance(run.main, Pretraining):
-        raise SettingsError(f"equal: {STEP_SIZE}: a personalised study has no pre-trainings")
+    assert isinstance(run.main, Pretraining)
     return run.main

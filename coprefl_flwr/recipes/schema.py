@@ -21,7 +21,6 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
-    model_validator,
     with_config,
 )
 from typing_extensions import TypedDict
@@ -30,7 +29,6 @@ from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.named import with_options
 from coprefl_flwr.options import COUNT, Option, Value, declared
 from coprefl_flwr.recipes.yaml_file import Keys, Places
-from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
 from coprefl_flwr.studies.choice import DRAWS, FEWEST
 from coprefl_flwr.studies.known_methods import METHODS
@@ -205,17 +203,8 @@ class Protocol(Overlay):
     """An overlay with its reason, `because`, and a quantity that is equal in all rows, `equal`."""
 
     because: Text
-    equal: Literal["step-size", "start-loss"] | None = None
-    below: Above0 | None = Field(
-        None, description="with `equal: start-loss`: a pre-training ends at this loss, or below"
-    )
+    equal: Literal["step-size"] | None = None
     small: Overlay | None = None
-
-    @model_validator(mode="after")
-    def _check_below(self) -> "Protocol":
-        if (self.equal == START_LOSS) != (self.below is not None):
-            raise SettingsError(f"equal: {START_LOSS} and below: LOSS must be set together")
-        return self
 
 
 class PrintedTable(_Part):

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -28,8 +27,6 @@ from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_b
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.store import Store
-
-One = TypeVar("One")
 
 PART = 4
 """Halving first runs 1 / PART of the rounds, and then runs 1 / PART of the values to the end."""
@@ -252,7 +249,7 @@ def shortened(run: Run) -> Run:
     return replace(run, settings=cut)
 
 
-def best(trials: Sequence[One], scores: Sequence[float]) -> list[One]:
+def best(trials: Sequence[Trial], scores: Sequence[float]) -> list[Trial]:
     """Return the best quarter of the trials in their order: rounded down, and at least one.
 
     Among equal scores the first trials are taken. Trials with the score nan are never taken.

@@ -93,6 +93,7 @@ DIAGNOSTICS = {
 _UNTRAINED = "nothing was trained"
 _UNTESTED = "the initial model was not trained, or test-every is not set"
 _NOT_PHASED = "only for methods A+B, if B is also a row and test-every is set"
+_NO_ACCURACY = "its runs failed or are not finished, or the targets are no classes"
 _NOT_TIMED = "only for personalised methods of two rounds or more"
 _UNKNOWN_LOSS = "set start-loss = true to measure it; not finite after a diverged training"
 _NOT_STOPPED = "keep is not set, or the initial model was not trained"
@@ -186,7 +187,8 @@ def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
         return ColumnSpec(title, "lower" if better == "lower" else "higher", None, metric=metric)
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
-        return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)
+        title = f"{what} to {reached[2]} %"
+        return ColumnSpec(title, "lower", 1, tested=False, missing=_NO_ACCURACY)
     if metric.startswith(ACCURACY_OF):
         return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
     if metric not in COLUMNS:

@@ -26,7 +26,7 @@ class SearchEntry:
     score: float  # mean of the measure; nan if the values were not run to the end
     chosen: bool
     problem: str = ""  # the runs that diverged or did not learn
-    short_score: float | None = None  # after a quarter of the rounds; None without halving
+    short_score: float = math.nan  # after a quarter of the rounds; nan without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
 
     @property
@@ -254,10 +254,8 @@ def _over_draws(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Su
         }
     )
     common = pairs[np.isfinite(pairs["row"] + pairs["reference"])]
-    by_draw = [of_draw for _, of_draw in common.groupby("draw", sort=False)]
-    here, there = (
-        [summarise(of_draw[side]).mean for of_draw in by_draw] for side in ("row", "reference")
-    )
+    by_draw = common.groupby("draw", sort=False)
+    here, there = ([summarise(of).mean for _, of in by_draw[side]] for side in ("row", "reference"))
     return paired(here, there)
 
 

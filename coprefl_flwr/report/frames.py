@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report import columns, statistics
@@ -72,8 +71,8 @@ def write_lines(path: str | Path, data: pd.DataFrame, keep: str) -> None:
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """Read rows of clients; a null loss is nan. Raises a SettingsError if the file is missing."""
-    rows = _read(Path(path))
+    """Read rows of clients; a null loss is nan. Without tasks, there is no file and no row."""
+    rows = _read(Path(path)) if Path(path).exists() else []
     return pd.DataFrame(rows, columns=None if rows else list(ROW)).astype({"loss": float})
 
 
@@ -152,16 +151,14 @@ def summary(
     `task_metrics`), its name (mean over tasks) and name + " std". The default metrics are those of
     `TASK_METRICS`, of the measure if the targets are no classes, and each user metric
     ("metric:NAME"). CoPreFL's papers do not state which standard deviation they report. Here it is
-    the sample standard deviation (ddof=1), which is nan for a single task. Raises a SettingsError
-    for an unknown metric.
+    the sample standard deviation (ddof=1), which is nan for a single task. Raises a KeyError for
+    another column.
     """
     by_task = task_metrics(rows, headings)
     tasks = by_task.groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
     of_clients = columns.of_measure(TASK_METRICS, measure_of(rows, headings).metric)
     for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
-        if metric not in by_task:
-            raise SettingsError(unknown("column", metric, map(str, by_task)))
         over_tasks = [statistics.summarise(values.tolist()) for _, values in tasks[metric]]
         data[metric] = [statistic.mean for statistic in over_tasks]
         data[f"{metric} std"] = [statistic.std for statistic in over_tasks]

@@ -48,10 +48,7 @@ class Outcome:
     def read(cls, folder: Path) -> "Outcome":
         """Read the results in a folder; a SettingsError if they are missing."""
         about = read_json(folder / ABOUT) if (folder / ABOUT).exists() else {}
-        rows = frames.frame([], frames.ROW)
-        if (folder / ROWS).exists():
-            rows = frames.read_rows(folder / ROWS)
-        return cls(rows, frames.read_rounds(folder / ROUNDS), about)
+        return cls(frames.read_rows(folder / ROWS), frames.read_rounds(folder / ROUNDS), about)
 
     def write(self, folder: Path) -> Path:
         """Write the frames and their report into a folder; return the page's path."""
@@ -161,13 +158,12 @@ class Outcome:
 def report_of(outcomes: Sequence[Outcome]) -> Report:
     """Return the report of one study, or of several studies with different seeds.
 
-    Raises a SettingsError if starts, clients or settings of the studies differ, or if two studies
-    have the same seeds.
+    Raises a SettingsError if starts or settings of the studies differ, or if two studies have the
+    same seeds.
     """
     first = outcomes[0]
-    for other in outcomes:
-        if other.starts != first.starts or _clients(other) != _clients(first):
-            raise SettingsError("the runs must have the same methods, datasets and clients")
+    if any(other.starts != first.starts for other in outcomes):
+        raise SettingsError("the runs must have the same methods")
     _check_seeds_and_settings(outcomes)
     seeds = [outcome.run.removeprefix("seed ") for outcome in outcomes if "seed" in outcome.about]
     values = pd.concat([outcome.values() for outcome in outcomes])
@@ -225,12 +221,6 @@ def _check_seeds_and_settings(outcomes: Sequence[Outcome]) -> None:
     differ = [name for name in settings if settings[name].astype(str).nunique(dropna=False) > 1]
     if others := ", ".join(str(name) for name in differ if name not in ("seed", "method")):
         raise SettingsError(f"the runs differ in {others}: name runs that differ only in the seed")
-
-
-def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
-    """Return the clients on which each start was measured."""
-    keys = [key for key in ("start", "task", "client", "domain") if key in outcome.rows]
-    return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
 
 def _warnings(outcome: Outcome) -> list[str]:

@@ -235,9 +235,8 @@ def search_table(comparison: Comparison) -> Table:
         measure.title: [shown(entry.score, spec=places) for entry in entries],
         "Chosen": [entry.state for entry in entries],
     }
-    if any(entry.short_score is not None for entry in entries):
-        trials = [math.nan if entry.short_score is None else entry.short_score for entry in entries]
-        short = [shown(trial, spec=places) for trial in trials]
+    if not all(math.isnan(entry.short_score) for entry in entries):
+        short = [shown(entry.short_score, spec=places) for entry in entries]
         columns = {f"After a quarter{measure.unit}": short, **columns}
         notes.append(
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
@@ -292,7 +291,7 @@ def _measured(comparison: Comparison) -> list[str]:
 
 
 def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str]:
-    """Return notes on metrics with fewer values than units, and on rows with fewer or no values."""
+    """Return notes on metrics with fewer values than units, and on rows without values."""
     most = data.groupby("metric", sort=False)["n"].max()
     part = most[(most > 0) & (most < units)]
     notes = [
@@ -300,10 +299,6 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
         f"{_count(n, 'value')} per row."
         for n, alike in part.groupby(part, sort=False)
     ]
-    fewer = data.assign(most=data["metric"].map(most)).query("0 < n < most")
-    for row, of_row in fewer.groupby("row", sort=False).first().iterrows():
-        counts = f"{of_row['n']} of {of_row['most']} values"
-        notes.append(f"{row} has {counts}, so it is not marked as best.")
     unfinished = {row.name for row in comparison.rows if row.unfinished}
     why: dict[str, dict[str, None]] = {}  # reason: rows
     for row, metric in data[data["n"] == 0][["row", "metric"]].itertuples(index=False):

@@ -1,13 +1,9 @@
-"""Rows to draw, and functions that read the pixels and colours of a picture."""
+"""Rows to draw."""
 
-import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from PIL import Image
 
 from coprefl_flwr.seeds import generator
 from tests.common.comparisons import row
@@ -43,12 +39,3 @@ def curve_rows(starts: list[str]) -> list[dict[str, Any]]:
         for t in range(3)
         for r in range(1, 9)
     ]
-
-
-def pixels(path: Path) -> npt.NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
-
-
-def has_colour(image: npt.NDArray[np.uint8], colour: str) -> bool:
-    rgb = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    return int((image == rgb).all(axis=-1).sum()) > 200

@@ -246,6 +246,9 @@ def test_report_has_the_provenance_without_folders(store, recipe_of, tmp_path):
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
         os.utime(file, (86_400 * 365, 86_400 * 365))
+    both = [f"{net}:network", "tests.common.networks:network"]
+    compared = collect(recipe_of({"model": both}, methods=["fedavg"], reference=None), store, {})
+    assert compared.comparisons[0].title == "model = net.py:network"
     report = collect(recipe, store, {})
     assert report.provenance == {
         "versions": "torch 2.0",

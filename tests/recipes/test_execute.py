@@ -5,13 +5,11 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from coprefl_flwr.cli import main, parser
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.execute import Executor, executor, wanted_workers
 from coprefl_flwr.recipes.search import check_runs
@@ -102,20 +100,6 @@ def test_recipe_killed_twice_ends_with_the_same_bytes(
     assert not Counter(whole[1].seen) - sent
 
 
-def test_runs_that_two_recipes_need_are_made_once(whole, tiny_images, tmp_path, monkeypatch):
-    """The other recipe has the same runs in other words, and then asks for one more task round."""
-    folder = shutil.copytree(whole[0], tmp_path / "whole")
-    settings = {"learning-rate": 0.3, "tasks": 1}
-    methods = ["random", {"FedAvg": {"method": "fedavg", "learning-rate": 0.05}}]
-    keys = {"title": "Another comparison", "methods": methods, "reference": "FedAvg"}
-    for rounds, populations in (({}, set()), ({"task-rounds": 3}, {"task-0"})):
-        other = tiny_recipe(tiny_images, settings | rounds, **keys)
-        path = write_recipe(tmp_path / "other.yaml", other)
-        witness = Witness()
-        assert run(path, folder / "other", witness, monkeypatch) == 0
-        assert {population for _, population, _ in witness.rounds()} == populations
-
-
 def test_failed_run_does_not_stop_the_others_and_is_tried_again(
     whole, tiny_file, tmp_path, monkeypatch, capsys
 ):
@@ -139,35 +123,6 @@ def test_failed_run_does_not_stop_the_others_and_is_tried_again(
     # The first round of FedAvg was already done.
     assert ("pretrain", 1) not in {entry[1:] for entry in again.rounds()}
     assert files(tmp_path / "out") == files(whole[0] / "out")
-
-
-def test_megabytes_are_those_of_a_deployment_with_any_number_of_nodes(
-    tiny_images, tmp_path, monkeypatch
-):
-    """The traffic is that of a deployment, where each client has its own node.
-
-    Three clients take part in each of three rounds, and in each of the two rounds of a task.
-    """
-    columns = ["models", "megabytes", "megabytes-to-0.1%"]
-    settings = {"tasks": 1, "model": "tests.common.networks:plain_network"}
-    sent = {"fedavg": 18, "coprefl": 36, "scaffold": 36, "cyclic": 18}
-    keys = {"methods": list(sent), "reference": "fedavg", "metrics": columns}
-    path = write_recipe(tmp_path / "recipe.yaml", tiny_recipe(tiny_images, settings, **keys))
-
-    def reported(nodes):
-        out = tmp_path / str(nodes) / "out"
-        grid = lambda app: LocalGrid(app, nodes)  # noqa: E731
-        assert run(path, out, grid, monkeypatch) == 0
-        values = pd.read_csv(out / "report" / "units.csv", index_col="row")
-        return values[columns].to_dict("index")
-
-    local = reported(1)
-    model, task = ((36 * n + n) * 4 + 2 * 128 for n in (6, 2))  # An array's header has 128 bytes.
-    of_task = 2 * 3 * task / 1e6  # The first round of the task reaches 0.1 %.
-    for name, models in sent.items():
-        expected = [models, models * model / 1e6, of_task]
-        assert list(local[name].values()) == pytest.approx(expected)
-    assert reported(2) == reported(3) == local
 
 
 def test_failed_run_is_not_made_again_for_another_row(recipe_of, store):

@@ -35,7 +35,7 @@ def test_filter_is_one_output_of_a_convolution() -> None:
 
 
 def test_landscape_leaves_biases_and_buffers() -> None:
-    assert set(direction(model(), 0, "first")) == {"conv.weight", "head.weight"}
+    assert set(direction(model(), "first")) == {"conv.weight", "head.weight"}
     seen: list[Arrays] = []
 
     def keep(arrays: Arrays) -> float:
@@ -56,12 +56,12 @@ def test_landscape_leaves_biases_and_buffers() -> None:
 def test_landscape_of_a_quadratic_by_hand() -> None:
     """By hand: L = ||W - W*||² at W* + a δ + b η is a² δδ + 2 a b δη + b² ηη."""
     minimum = {"w": np.random.default_rng(0).normal(size=(4, 5))}
-    first, second = (direction(minimum, 3, which)["w"] for which in ("first", "second"))
+    first, second = (direction(minimum, which)["w"] for which in ("first", "second"))
 
     def loss(arrays: Arrays) -> float:
         return float(np.sum((arrays["w"] - minimum["w"]) ** 2))
 
-    losses = landscape(loss, minimum, seed=3, span=0.5, points=5)
+    losses = landscape(loss, minimum, span=0.5, points=5)
     np.testing.assert_allclose(losses.index, [-0.5, -0.25, 0, 0.25, 0.5])
     a, b = losses.index.to_numpy()[:, None], losses.columns.to_numpy()[None, :]
     cross = np.sum(first * second)
@@ -71,11 +71,6 @@ def test_landscape_of_a_quadratic_by_hand() -> None:
     # Each filter has the norm of the model's filter, and the two directions are different.
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), np.linalg.norm(minimum["w"], axis=1))
     assert abs(cross) < 0.9 * np.sum(first**2)
-
-
-def test_directions_depend_on_the_seed() -> None:
-    one, other = (direction(model(), seed, "first")["conv.weight"] for seed in (1, 2))
-    assert not np.allclose(one, other)
 
 
 def test_similarities_by_hand():

@@ -208,10 +208,12 @@ def test_classes_may_be_a_count_or_a_list(read):
     assert read(in_file).settings["downstream-classes"] == ("list:8,9",)
 
 
-def test_misspelt_row_of_a_papers_table_is_left_out_with_a_line(read, caplog):
-    recipe = read(TEXT.replace("      rows: {coprefl: -1 2}", "      rows: {copref: -1 2}"))
-    assert [table.table for table in recipe.paper] == ["1(a)"]
-    assert "paper: unknown row 'copref': did you mean 'coprefl'?" in caplog.text
+def test_columns_of_a_users_metric_measure_it_in_every_table(read, tmp_path):
+    """Before, two values of `client-metrics` ended in a traceback."""
+    (tmp_path / "own.py").write_text("def one(outputs, targets):\n    return 1.0\n\n\ntwo = one\n")
+    one, two = (f"{tmp_path}/own.py:{name}" for name in ("one", "two"))
+    changes = [f"client-metrics=[{one}, {two}]", f"metrics=[accuracy, {one}]"]
+    assert read(changes=changes).settings["client-metrics"] == (one, f"{two} {one}")
 
 
 def test_papers_tables_of_combinations_that_remain_are_kept(read, tmp_path):

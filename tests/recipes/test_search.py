@@ -104,16 +104,6 @@ def test_select_test_chooses_on_reported_results_of_all_seeds(recipe_of, store):
     assert choose(store, table_row).chosen == "gamma=0.0"
 
 
-def test_value_is_chosen_by_the_last_test_where_there_are_no_tasks(recipe_of, store):
-    recipe = recipe_of(
-        {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
-    )
-    table_row, trials = searched(recipe)
-    for trial, tested in zip(trials, [(80, 20), (10, 30)], strict=True):
-        keep(store, table_row.reported(trial)[0], tested=tested)
-    assert choose(store, table_row).chosen == "gamma=1.0"
-
-
 def test_select_all_shows_every_value_and_chooses_none(recipe_of, store):
     recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
     rows = table_rows(recipe)
@@ -259,14 +249,6 @@ def test_killed_halving_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypa
 # ---- studies whose targets are no classes --------------------------------------------------------
 
 
-def test_value_with_the_lowest_loss_is_chosen(recipe_of, store):
-    recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
-    table_row, trials = searched(recipe)
-    for trial, losses in zip(trials, [(0.5, 0.4), (0.1, 0.2), (9.0, 9.0)], strict=True):
-        keep_losses(store, table_row.selection_runs(trial)[0], losses)
-    assert choose(store, table_row).chosen == "gamma=0.5"
-
-
 def test_value_is_chosen_by_the_first_metric_and_its_direction(recipe_of, store, tmp_path):
     """gamma=1.0 has the lower error, and the higher loss."""
     file = tmp_path / "errors.py"
@@ -287,11 +269,15 @@ def test_halving_keeps_the_lowest_losses(halving_recipe, store):
     assert table_row.finalists(store) == [trials[5], trials[6]]
 
 
-def test_lowest_last_test_loss_is_chosen_where_there_are_no_tasks(recipe_of, store):
+def test_value_is_chosen_by_the_last_test_where_there_are_no_tasks(recipe_of, store):
+    """The highest accuracy is chosen, or else the lowest loss."""
     recipe = recipe_of(
         {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
     )
     table_row, trials = searched(recipe)
+    for trial, tested in zip(trials, [(80, 20), (10, 30)], strict=True):
+        keep(store, table_row.reported(trial)[0], tested=tested)
+    assert choose(store, table_row).chosen == "gamma=1.0"
     for trial, tested in zip(trials, [(0.1, 0.8), (0.9, 0.3)], strict=True):
         keep_losses(store, table_row.reported(trial)[0], tested=tested)
     assert choose(store, table_row).chosen == "gamma=1.0"

@@ -50,12 +50,6 @@ def test_draws_that_would_find_the_margin() -> None:
     assert "find a difference of 0.01 between" in answers(losses(margin=0.01))[1]
 
 
-def test_one_seed_has_no_interval() -> None:
-    lines = answers(one_unit())
-    assert lines[-1].startswith("Only one seed: run several seeds")
-    assert not any("95" in line for line in lines[:-1])
-
-
 def test_highest_value_is_of_a_complete_row() -> None:
     """Before, a row with one of three seeds, or one that diverged, could be named."""
     rows = [

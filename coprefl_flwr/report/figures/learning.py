@@ -139,9 +139,10 @@ def learning_figure(
     for panel, ((name, label), values) in zip(panels, drawn.items(), strict=True):
         style.lines(panel, values, shown, errorbar=errorbar)
         unit = "task" if name == "Downstream tasks" else "seed"
-        number = values[unit].nunique()
-        below = f"mean{' ± std' if errorbar else ''} over {number} {unit}s"
-        style.title(panel, name, below if number > 1 else f"one {unit}", "Round", label)
+        number, first = values[unit].nunique(), str(values[unit].iloc[0])
+        noun = "run" if first.startswith("draw") else unit  # Runs of crossed seeds.
+        below = f"mean{' ± std' if errorbar else ''} over {number} {noun}s"
+        style.title(panel, name, below if number > 1 else f"one {noun}", "Round", label)
         low, high = values["value"].min(), values["value"].max()
         if "loss" in label.lower() and 0 < _WIDE * low < high:
             # On a linear axis, one diverged run would flatten all other lines at the bottom.

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,20 +14,7 @@ from coprefl_flwr.report.figures.learning import smoothing_window, switch
 from coprefl_flwr.report.figures.style import colours
 from coprefl_flwr.report.frames import frame
 from tests.common.comparisons import comparison, loss_row, result_row, row, without_classes
-from tests.common.figures import STARTS, client_rows, curve, curve_rows, has_colour, pixels
-
-
-@pytest.mark.parametrize("count", [1, 6])
-def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "figures" / "accuracies.png"
-    figures.save(figures.accuracy_figure(client_rows(STARTS[:count])), path)
-    image = pixels(path)
-    assert image.shape[1] == 1200
-    assert 275 <= image.shape[0] <= 1650
-    assert 0.3 < (image == 255).all(axis=-1).mean() < 0.97
-    shown = colours(STARTS[:count])
-    assert all(has_colour(image, colour) for colour, _ in shown.values())
-    assert [file.name for file in path.parent.iterdir()] == ["accuracies.png"]
+from tests.common.figures import curve, curve_rows
 
 
 def bins(values: list[float]) -> tuple[list[float], float]:
@@ -71,6 +57,13 @@ def test_curves_show_means_with_bands_of_standard_deviations() -> None:
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((62 - 8**0.5, 62 + 8**0.5))
     assert before.lines[0].get_xydata().tolist() == [[2, 3.0]]
+
+
+def test_title_of_curves_counts_seeds_or_runs_of_crossed_seeds() -> None:
+    for seeds, text in (([0, 1], "over 2 seeds"), (["draw 0, seed 0", "draw 0, seed 1"], "2 runs")):
+        rows = [curve("pretraining", "a", None, 1, 3.0) | {"seed": seed} for seed in seeds]
+        (panel,) = figures.learning_figure(frame(rows)).axes
+        assert panel.texts[0].get_text().endswith(text)
 
 
 def test_losses_of_a_chain_have_their_panel() -> None:
