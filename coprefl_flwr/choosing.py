@@ -23,6 +23,7 @@ from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models.copies import copied
 from coprefl_flwr.models.weights import load_start
 from coprefl_flwr.named import folder_of
+from coprefl_flwr.options import Option
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.frames import OF_A_ROUND, task_metrics
 from coprefl_flwr.report.outcome import Outcome, report_of
@@ -36,6 +37,7 @@ from coprefl_flwr.studies.own_method import pretraining_of, read_method
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.task_data import Tasks
 
+OPTION = Option("draws", "draws", DRAWS, (int,), "largest number of draws", minimum=FEWEST)
 Candidate = str | Path | Strategy | nn.Module
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = MappingProxyType({})
@@ -123,8 +125,7 @@ def choose_start(
     model, named = checked_network("network", network, usage), _named(candidates)
     if len(named) < 2:
         raise SettingsError(f"candidates = {list(named)}: two or more are needed")
-    if draws < FEWEST:
-        raise SettingsError(f"draws = {draws}: at least {FEWEST} are needed")
+    OPTION.checked(draws, "draws")
     if budget:
         seconds_of(budget)
     if reference and reference not in named:

@@ -1,8 +1,8 @@
 """`coprefl choose`: choose one of a recipe's methods, with as few of its runs as are needed.
 
 Draw number n of the choice is the run with the recipe's first seed plus n, so that `coprefl run`
-and `coprefl choose` share results. A value that a row searches is chosen before, on one validation
-draw with the recipe's `validation-seed`, which is never reported.
+and `coprefl choose` share results. A value that a row searches is chosen before: on one validation
+draw with the recipe's `validation-seed`, or with `select: test` on the first draw.
 """
 
 import logging
@@ -18,7 +18,7 @@ from coprefl_flwr.models.weights import ABOUT, WEIGHTS
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Make, run_rows
-from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Recipe, RecipeRow
+from coprefl_flwr.recipes.recipe import ALL, Recipe, RecipeRow
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.studies.choice import FIRST, Cell, carry_out, seconds_of
@@ -37,23 +37,16 @@ def check_choice(recipe: Recipe) -> list[Run]:
 
     Raises a SettingsError if the recipe compares no starts with tasks, or has several tables.
     """
-    choose, rows = recipe.choose, _rows(recipe)
-    searched = any(row.searched for row in rows)
+    rows = _rows(recipe)
     with recipe.placing():
         if recipe.study != STARTS or recipe.settings.get("tasks") == (0,):
             raise SettingsError("choose: needs starting models and their tasks", "study", "tasks")
         if recipe.compared:
-            several = ", ".join(recipe.compared)
-            raise SettingsError(f"choose: {several}: one value is allowed", *recipe.compared)
+            raise SettingsError(f"choose: {recipe.compared[0]}: one value is allowed", "settings")
         if sum(len(row.trials()) if recipe.select == ALL else 1 for row in rows) < 2:
             raise SettingsError("choose: needs two methods or more", "methods")
-        if recipe.select == TEST and searched:
-            raise SettingsError(f"choose: select: {TEST}: set {VALIDATION} or {ALL}", "select")
-        if searched and 0 <= recipe.validation_seed - _first(recipe) < choose.draws:
-            problem = f"validation-seed = {recipe.validation_seed} is a draw of the choice"
-            raise SettingsError(f"{problem}: change it", "validation-seed", "seeds")
-        if choose.budget:
-            seconds_of(choose.budget)
+        if recipe.choose.budget:
+            seconds_of(recipe.choose.budget)
     runs = list[Run]()
     for row in rows:
         with recipe.placing(row.row):

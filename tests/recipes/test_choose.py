@@ -131,9 +131,6 @@ def test_command_writes_and_repeats(tiny_images, tmp_path, capsys):
     assert main(["report", str(out)]) == 1
 
 
-SEARCHED = {"methods": ["random", {"coprefl": {"gamma": [0, 1]}}], "reference": "random"}
-
-
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
@@ -143,8 +140,6 @@ SEARCHED = {"methods": ["random", {"coprefl": {"gamma": [0, 1]}}], "reference": 
         ({"choose": {"budget": "an hour"}}, "2 hours"),
         ({"settings": {"tasks": 0}}, "tasks"),
         ({"settings": {"participants": [2, 3]}}, "participants: one value"),
-        ({"validation-seed": 3, **SEARCHED}, "validation-seed = 3"),
-        ({"select": "test", **SEARCHED}, "select: test"),
     ],
 )
 def test_wrong_choices_are_refused_in_one_line(keys, named, tiny_images, refused):
