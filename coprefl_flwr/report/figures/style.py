@@ -2,8 +2,10 @@
 
 import io
 import itertools
+import logging
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 
+logger = logging.getLogger("flwr.coprefl")
+
 INK = "#222222"
 # Inches. The text is still readable where a phone shows the figure at three quarters of this width.
 _WIDTH = 4.8
@@ -34,6 +38,11 @@ _SETTINGS: dict[Any, Any] = {
     # The same figure is always the same bytes; PDF files have TrueType fonts, as journals require.
     "svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42,
 }  # fmt: skip
+# Fonts with the letters of other scripts, of which matplotlib takes those that are installed.
+_OTHER_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Microsoft YaHei", "Malgun Gothic",
+    "PingFang SC", "Hiragino Sans", "Arial Unicode MS",
+)  # fmt: skip
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 # Okabe and Ito's colour-blind-safe palette, with two changes. Grey replaces yellow, which is too
@@ -75,8 +84,11 @@ def colours(starts: Iterable[str]) -> Looks:
 def settings() -> Iterator[None]:
     """Return a context, or a decorator, with Matplotlib's settings for these figures."""
     from matplotlib import rc_context
+    from matplotlib.font_manager import fontManager
 
-    with rc_context(_SETTINGS):
+    installed = fontManager.get_font_names()
+    families = ["DejaVu Sans", *(font for font in _OTHER_FONTS if font in installed)]
+    with rc_context({**_SETTINGS, "font.family": families}):
         yield
 
 
@@ -162,5 +174,8 @@ def save(figure: "Figure", path: str | Path) -> None:
 def content_of(figure: "Figure", suffix: str) -> bytes:
     """Return the file content of a figure, without a date; `suffix` is the format."""
     content = io.BytesIO()
-    figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
+    with warnings.catch_warnings(record=True) as caught:
+        figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
+    if any("missing from font" in str(warning.message) for warning in caught):
+        logger.warning("a figure lacks letters of names; install a font such as Noto Sans CJK")
     return content.getvalue()
