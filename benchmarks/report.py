@@ -236,7 +236,7 @@ load average before and during the rounds below was 0.9 to 1.3.
 
 The plain loop leaves its sums on the GPU, in float32. The package sends arrays and adds them up in
 float64 on the host, on one core here: 67 ms for a FedAvg client with a ResNet-18 (11 million
-weights), whose two steps take 16 ms on this GPU. With more local steps the ratio falls. After this
+weights), whose part of the plain loop is 17 ms. With more local steps the ratio falls. After this
 measurement, the host's part of such a client was made faster by 32 % (FedAvg) and 26 % (CoPreFL),
 measured on a CPU; on the GPU this was not measured. In a profiled round of CoPreFL with the FEMNIST
 CNN (1.7 million weights) the GPU computes for 34 ms.
