@@ -366,12 +366,42 @@ def evaluate_starts(
     >>> result.summary().index.tolist()
     ['random']
     """
+    WORKERS.checked(workers, "workers")
+    options |= {"method": method, "head": head, "client_metrics": client_metrics}
+    options |= {"evaluate_every": evaluate_every, "diagnostics": diagnostics}
+    how = downstream_of(tasks, rounds, **options)
+    weights, keeps = starts_of(starts), how.keeps_head
+    seed, draw = (tasks.seed, None) if seed is None else (seed, tasks.seed)
+    of_run = RunOptions(seed=seed)
+    architecture = architecture_of_tasks(weights, network, tasks, seed, keeps_head=keeps)
+    stages = [
+        Pretraining(START, None, architecture, of_run, name=name, weights=given, keeps_head=keeps)
+        for name, given in weights.items()
+    ]
+    study = Study(comparison(stages, tasks, how))
+    with finished(study, checkpoint, Layout.PATH, quiet, workers) as store:
+        rows, of_rounds = gather(study, store)
+        shown = about(study, store, of_run.seed, draw) | {"settings": settings_of(tasks, how, head)}
+    return StartsResult(frames.accuracies(rows), of_rounds, shown)
+
+
+def downstream_of(
+    tasks: Any,
+    rounds: int = 50,
+    *,
+    method: str | RoundStrategy = "fedavg",
+    head: str = str(FRESH),
+    client_metrics: MetricLike | Sequence[MetricLike] = (),
+    evaluate_every: int = 1,
+    diagnostics: bool = False,
+    **options: Any,
+) -> Downstream:
+    """Return how tasks are run; the arguments are those of `evaluate_starts`."""
     usage = "cp.evaluate_starts(starts, tasks)"
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
-    WORKERS.checked(workers, "workers")
-    weights, chosen = starts_of(starts), checked_options(options, task_options(read))
+    chosen = checked_options(options, task_options(read))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
@@ -385,25 +415,13 @@ def evaluate_starts(
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
     computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
     last = computed if computed.role else None
-    how = Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
-    seed, draw = (tasks.seed, None) if seed is None else (seed, tasks.seed)
-    of_run = RunOptions(seed=seed)
-    architecture = architecture_of_tasks(weights, network, tasks, seed, keeps_head=keeps)
-    stages = [
-        Pretraining(START, None, architecture, of_run, name=name, weights=given, keeps_head=keeps)
-        for name, given in weights.items()
-    ]
-    study = Study(comparison(stages, tasks, how))
-    with finished(study, checkpoint, Layout.PATH, quiet, workers) as store:
-        rows, of_rounds = gather(study, store)
-        shown = about(study, store, of_run.seed, draw) | {"settings": _shown(tasks, how, layer)}
-    return StartsResult(frames.accuracies(rows), of_rounds, shown)
+    return Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
 
 
-def _shown(tasks: Tasks, how: Downstream, head: Method) -> dict[str, Any]:
+def settings_of(tasks: Tasks, how: Downstream, head: str) -> dict[str, Any]:
     """Return the settings of the tasks for a report, by their names in run-config."""
     each = [tasks[number] for number in range(len(tasks))]
-    counts = {"tasks": len(tasks), "task-rounds": how.rounds, "head": str(head)}
+    counts = {"tasks": len(tasks), "task-rounds": how.rounds, "head": head}
     for key, sizes in (
         ("task-classes", {len(task.classes) for task in each}),
         ("task-clients", {len(task.clients) for task in each}),

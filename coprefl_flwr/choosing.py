@@ -1,9 +1,8 @@
 """The Python interface of a choice: `choose_start` names the best of several starting models."""
 
 import copy
-import math
+import functools
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -11,45 +10,71 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
+import torch
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.api import evaluate_starts, pretrain
-from coprefl_flwr.errors import RunFailedError, SettingsError, unknown, wrong_type
-from coprefl_flwr.federation import of_flower
-from coprefl_flwr.files import expanded, own
-from coprefl_flwr.methods import RANDOM
+from coprefl_flwr.api import downstream_of, settings_of
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import SettingsError, unknown, wrong_type
+from coprefl_flwr.federation.progress import quiet_flower
+from coprefl_flwr.files import expanded
+from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models.copies import copied
-from coprefl_flwr.models.weights import load_start
-from coprefl_flwr.named import folder_of
-from coprefl_flwr.options import Option
+from coprefl_flwr.models.weights import FILE, load_start
+from coprefl_flwr.options import Option, Value
+from coprefl_flwr.recipes.choose import CHOICE, Candidates
+from coprefl_flwr.recipes.execute import executor
+from coprefl_flwr.recipes.recipe import RecipeRow, Trial
+from coprefl_flwr.recipes.runs import StudyRun, quarter, quarter_of
+from coprefl_flwr.recipes.search import SearchedRow
 from coprefl_flwr.report import Report
-from coprefl_flwr.report.frames import OF_A_ROUND, task_metrics
-from coprefl_flwr.report.outcome import Outcome, report_of
-from coprefl_flwr.report.training_checks import problem_of
-from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.report.columns import Headings
+from coprefl_flwr.report.outcome import report_of
 from coprefl_flwr.studies.architecture import checked_network
-from coprefl_flwr.studies.choice import DRAWS, FEWEST, FIRST, Cell, Scores, carry_out, seconds_of
-from coprefl_flwr.studies.chosen import Chosen, chosen_of
-from coprefl_flwr.studies.costs import cost
+from coprefl_flwr.studies.choice import DRAWS, FEWEST, SCREENS, Cell, read_budget
+from coprefl_flwr.studies.chosen import Chosen
+from coprefl_flwr.studies.method import FRESH, START, Method
 from coprefl_flwr.studies.own_method import pretraining_of, read_method
 from coprefl_flwr.studies.populations import Clients
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.results import outcome_of
+from coprefl_flwr.studies.stage import RunOptions
+from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import Tasks
+from coprefl_flwr.studies.tasks import Task, architecture_of_tasks, comparison
 
 OPTION = Option("draws", "draws", DRAWS, (int,), "largest number of draws", minimum=FEWEST)
 Candidate = str | Path | Strategy | nn.Module
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = MappingProxyType({})
+VALIDATION = (1000, 1001)
+"""The draws on which searched values are chosen."""
+
+
+def default_candidates(rounds: int) -> dict[str, str]:
+    """Return the ten candidates of the page "Which start", by name."""
+    first = max(rounds // 5, 1)
+    return {
+        **{name: name for name in ("random", "fedprox", "scaffold", "coprefl", "coprefl-std")},
+        "per-fedavg": "per-fedavg",
+        "longer step": "fedavgm:server-momentum=0,global-learning-rate=1.5",
+        "fedadam": "fedadam:global-learning-rate=0.01",
+        "cyclic then fedavg": f"cyclic:rounds={first}+fedavg:rounds={max(rounds - first, 1)}",
+        "fedavg": "fedavg",
+    }
 
 
 def choose_start(
-    candidates: Mapping[str, Candidate] | Sequence[str | Strategy],
+    candidates: Mapping[str, Candidate] | Sequence[str | Strategy] | None,
     clients: Clients | Sequence[Any],
     tasks: Tasks,
     network: nn.Module,
     rounds: int = 50,
     *,
+    search: Mapping[str, Sequence[Value]] = MappingProxyType({}),
     draws: int = DRAWS,
     budget: str = "",
     margin: float | None = None,
@@ -69,6 +94,7 @@ def choose_start(
     candidates : mapping of name to candidate, or a list of methods
         A candidate is a method as in `pretrain` (a text such as "cyclic:rounds=5+fedavg", or a
         strategy), "random" for `network` itself, a `Path` of its weights, or a trained network.
+        None: the ten of `default_candidates`.
     clients : Clients, or a list of datasets (one per client)
         The clients of the pre-trainings. Draw n partitions their samples by their seed plus n. A
         list of datasets is the same in all draws.
@@ -78,11 +104,15 @@ def choose_start(
         The network with its first weights, which are those of all draws. It is not changed.
     rounds : int
         Number of rounds of a pre-training, as in `pretrain`.
+    search : Mapping[str, Sequence]
+        Values of options of the pre-trainings, such as `{"learning_rate": [0.1, 0.03, 0.01]}`.
+        Each candidate that is a text, and has the option, gets the value that is best for it on
+        two further draws. A value that diverges on either is not chosen.
     draws : int
         Largest number of draws, at least 5.
     budget : str
-        "30 minutes" or "2 hours", which may limit the number of draws further. The time becomes a
-        number of draws after the first draw.
+        "30 minutes", "2 hours" or "5000 rounds", which may limit the number of draws further. A
+        time becomes a number of rounds after the first draw. It does not include the search.
     margin : float, optional
         The smallest difference that matters to you, in points of accuracy, or in the unit of the
         measure. The answer counts the draws that would find it. Default: 1 point of accuracy.
@@ -92,8 +122,7 @@ def choose_start(
         Further arguments of `pretrain` and of `evaluate_starts`, such as
         `downstream={"rounds": 20, "learning_rate": 0.01}`.
     workers : int
-        Number of processes that run the clients, as in `pretrain`. They are started again for each
-        pre-training and evaluation, which takes some seconds.
+        Number of processes, each of which makes runs, as in `coprefl choose`.
     checkpoint : path of a folder, optional
         Folder with the results of all draws. The same call continues an interrupted choice.
     quiet : bool
@@ -122,32 +151,39 @@ def choose_start(
     usage = "cp.choose_start(candidates, clients, tasks, network)"
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
-    model, named = checked_network("network", network, usage), _named(candidates)
+    named = default_candidates(rounds) if candidates is None else _named(candidates)
     if len(named) < 2:
         raise SettingsError(f"candidates = {list(named)}: two or more are needed")
     OPTION.checked(draws, "draws")
     if budget:
-        seconds_of(budget)
+        read_budget(budget)
     if reference and reference not in named:
         raise SettingsError(f"reference: {unknown('candidate', reference, named)}")
-    reference = reference or list(named)[-1]
+    model = checked_network("network", network, usage)
+    objects = _Objects(clients, tasks, model, rounds, pretraining, downstream)
+    rows = [_row(name, start, search, objects) for name, start in named.items()]
+    phases = [phase for row in rows for phase in row.row.method.trained]
+    known = {key for phase in phases for key in phase.keys(PRETRAINING)}
+    for key in search:
+        if key.replace("_", "-") not in known:
+            raise SettingsError(f"search: {unknown('option', key, known)}")
+    for row in rows:
+        row.reported(row.trials()[0])[0].study.check()
+    threads = torch.get_num_threads()
     with ExitStack() as entered:
+        entered.callback(torch.set_num_threads, threads)  # Runs in this process have one thread.
+        if quiet:
+            entered.enter_context(quiet_flower("flwr.coprefl"))
         if checkpoint is None:
             checkpoint = entered.enter_context(tempfile.TemporaryDirectory(prefix="coprefl-"))
-        folder = expanded(checkpoint)
-        own(folder, f"checkpoint = {checkpoint}")
-        of_both = {"workers": workers, "quiet": quiet}
-        options = {**of_both, **pretraining}, {**of_both, **downstream}
-        cells = _Cells(named, clients, tasks, model, rounds, *options, folder)
-        file, names = folder / "choice.json", list(named)
-        choice = carry_out(names, cells, file, draws, budget, reference)
-        compared = cells.report(choice.names, choice.compared or range(FIRST))
-        (comparison,) = compared.comparisons
-        if reference in [row.name for row in comparison.rows]:
-            comparison = comparison.against(reference)
-        compared = replace(compared, comparisons=[replace(comparison, margin=margin)])
-        chosen = chosen_of(choice, compared, cells.report(names, range(FIRST)), cells.problems)
-        return replace(chosen, start=cells.starts[chosen.name])
+        store = Store(expanded(checkpoint).resolve())
+        entered.enter_context(store.owned(f"checkpoint = {checkpoint}"))
+        make = entered.enter_context(executor(store, workers, quiet=quiet))
+        file, reference = store.root / CHOICE, reference or list(named)[-1]
+        choice = _OfObjects(rows, store, make, file, draws, budget, reference, margin)
+        chosen = choice.chosen()
+        folder = store.folder(choice.run(Cell(chosen.name, 0)).main)
+        return replace(chosen, start=load_start(copied(model, "network"), folder))
 
 
 def _named(candidates: Any) -> dict[str, Candidate]:
@@ -160,95 +196,39 @@ def _named(candidates: Any) -> dict[str, Candidate]:
     return {one if isinstance(one, str) else type(one).__name__: one for one in candidates}
 
 
-@dataclass
-class _Cells:
-    """Runs cells: pre-trains a candidate on a draw's clients, and evaluates it on its tasks."""
+def _row(name: str, candidate: Candidate, search: Options, objects: "_Objects") -> "_Row":
+    """Return the row of a candidate; only texts have searched values."""
+    if isinstance(candidate, nn.Module | Path) or candidate == RANDOM:
+        given = f"{FILE}{candidate}" if isinstance(candidate, Path) else candidate
+        weights = objects.network if isinstance(given, str) and given == RANDOM else given
+        return _Row(RecipeRow(name, START, {}, PRETRAINING), objects, weights)
+    method = read_method(candidate, 'cp.choose_start(["fedavg", "coprefl"], ...)')
+    values = {key.replace("_", "-"): tuple(values) for key, values in search.items()}
+    options = {} if method.instance else values
+    return _Row(RecipeRow(name, method, options, PRETRAINING, frozenset(options)), objects)
 
-    candidates: Mapping[str, Candidate]
+
+@dataclass(frozen=True)
+class _Objects:
+    """The arguments of a choice, and its draws."""
+
     clients: Any
     tasks: Tasks
     network: nn.Module
     rounds: int
     pretraining: Options
     downstream: Options
-    folder: Path
-    draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)  # clients and tasks
-    starts: dict[str, nn.Module] = field(default_factory=dict)  # trained on the first draw
-    outcomes: dict[Cell, Outcome] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)
 
-    def __call__(self, cells: Sequence[Cell]) -> tuple[Scores, float]:
-        """Return the scores of cells, and the seconds that all of them take (see `Compute`)."""
-        scores, seconds = dict[Cell, float](), list[float]()
-        for name, draw in cells:
-            folder = self.folder / f"draw-{draw}" / folder_of(name)
-            is_new, began = not folder.exists(), time.monotonic()
-            try:
-                scores[name, draw] = self._score(name, draw, folder)
-            except RunFailedError as error:
-                scores[name, draw], self.problems[name] = math.nan, str(error)
-            seconds += [time.monotonic() - began] * is_new
-        return scores, len(cells) * sum(seconds) / len(seconds) if seconds else 0.0
-
-    def _score(self, name: str, draw: int, folder: Path) -> float:
+    def drawn(self, draw: int) -> tuple[Any, Tasks]:
+        """Return the clients and the tasks of a draw."""
         if draw not in self.draws:
             self.draws[draw] = _drawn(self.clients, draw), _drawn(self.tasks, draw)
-        clients, tasks = self.draws[draw]
-        start, history, gradients = self._start(name, draw, clients, folder / "start")
-        if draw == 0:
-            self.starts[name] = start
-        if "loss" in history and (problem := problem_of(history["loss"].tolist())):
-            raise RunFailedError(problem)
-        result = evaluate_starts(
-            {name: start}, tasks, checkpoint=folder / "tasks", **self.downstream
-        )
-        if problem := result.about["troubles"].get(name):
-            raise RunFailedError(problem)
-        rounds = pd.concat([history.assign(start=name), result.rounds], ignore_index=True)
-        about = {**result.about, "costs": {name: {"gradients": gradients / 1e6}}}
-        outcome = self.outcomes[name, draw] = Outcome(result.outcome.rows, rounds, about)
-        tasks_of = task_metrics(outcome.rows, outcome.headings)[outcome.measure.metric]
-        return outcome.measure.quality(float(tasks_of.mean()))
+        return self.draws[draw]
 
-    def _start(
-        self, name: str, draw: int, clients: Any, folder: Path
-    ) -> tuple[nn.Module, pd.DataFrame, float]:
-        """Return a candidate, trained on a draw; its rounds; and its number of gradients."""
-        candidate, untrained = self.candidates[name], pd.DataFrame(columns=OF_A_ROUND)
-        if isinstance(candidate, Path):
-            return load_start(copied(self.network, "network"), candidate), untrained, 0.0
-        if isinstance(candidate, nn.Module):
-            return candidate, untrained, 0.0
-        if candidate == RANDOM:
-            return self.network, untrained, 0.0
-        options = dict(self.pretraining)
-        if isinstance(candidate, Strategy):
-            is_own = isinstance(candidate, RoundStrategy)
-            strategy: Any = copy.copy(candidate) if is_own else of_flower(candidate)
-            strategy.seed += draw
-            candidate = strategy
-        else:
-            options["seed"] = options.get("seed", 0) + draw
-        how = self.network, clients, self.rounds
-        start, history = pretrain(candidate, *how, checkpoint=folder, history=True, **options)
-        of_training = {k: v for k, v in options.items() if k not in ("workers", "quiet", "hooks")}
-        stage = pretraining_of(read_method(candidate, ""), *how, of_training)
-        return start, history, cost(stage).gradients
-
-    def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
-        """Return the report of those candidates that were evaluated on all of these draws."""
-        names = [n for n in names if all((n, draw) in self.outcomes for draw in draws)]
-        outcomes = []
-        for draw in draws:
-            parts = [self.outcomes[name, draw] for name in names]
-            rows, rounds = (
-                pd.concat([getattr(part, kind) for part in parts], ignore_index=True)
-                for kind in ("rows", "rounds")
-            )
-            costs = {name: cost for part in parts for name, cost in part.about["costs"].items()}
-            about = {**parts[0].about, "starts": names, "costs": costs}
-            outcomes.append(Outcome(rows, rounds, about))
-        return report_of(outcomes)
+    def seed(self, draw: int) -> int:
+        """Return the seed of the tasks of a draw."""
+        return int(self.downstream.get("seed", self.tasks.seed)) + draw
 
 
 def _drawn(drawn: Any, draw: int) -> Any:
@@ -259,3 +239,140 @@ def _drawn(drawn: Any, draw: int) -> Any:
     more = {"others": tuple(_drawn(one, draw) for one in others)} if others else {}
     changes: dict[str, Any] = {"seed": drawn.seed + draw, **more}
     return replace(drawn, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run(StudyRun):
+    """A candidate on a draw; `weights` are those of a start that is not trained."""
+
+    name: str
+    method: Method
+    weights: nn.Module | str | None
+    cell: Cell
+    objects: _Objects
+    is_short: bool = False
+
+    @property
+    def seeds(self) -> str:  # type: ignore[override]
+        """The draw."""
+        return f"draw {self.cell.draw}"
+
+    def shortened(self) -> "_Run":
+        """Return the run with a quarter of the rounds."""
+        return replace(self, method=quarter_of(self.method), is_short=True)
+
+    def clients(self, folder: Path) -> ClientApp:
+        """Return the ClientApp of the run's clients, which keep their files below `folder`."""
+        self.study.root = folder
+        return client_app(self.study.client)
+
+    @property
+    def task(self) -> Task:
+        """The first task."""
+        task = self.client_stages[0]
+        assert isinstance(task, Task)
+        return task
+
+    @functools.cached_property
+    def study(self) -> Study:  # type: ignore[override]
+        """The pre-training and the tasks."""
+        objects, draw = self.objects, self.cell.draw
+        (clients, tasks), network = objects.drawn(draw), objects.network
+        named = {"network", "seed"}
+        options = {key: value for key, value in objects.downstream.items() if key not in named}
+        of_screen = SCREENS.get(self.cell.screen, {})
+        options |= {"head": of_screen["head"]} if "head" in of_screen else {}
+        options["rounds"] = of_screen.get("task-rounds", options.get("rounds", 50))
+        rounds = objects.rounds
+        if self.is_short:
+            rounds, options["rounds"] = quarter(rounds), quarter(options["rounds"])
+        how, run = downstream_of(tasks, **options), RunOptions(seed=objects.seed(draw))
+        factory, keeps = objects.downstream.get("network"), how.keeps_head
+        starts = {self.name: network}
+        architecture = architecture_of_tasks(starts, factory, tasks, run.seed, keeps_head=keeps)
+        how = replace(how, architecture=architecture, run_options=run)
+        if self.weights is not None:
+            given: Any = {"name": self.name, "weights": self.weights, "keeps_head": keeps}
+            stage = Pretraining(START, None, architecture, run, **given)
+            return Study(comparison([stage], tasks, how))
+        method, options = self.method, dict(objects.pretraining)
+        if method.instance:
+            strategy: Any = copy.copy(method.instance)
+            strategy.seed += draw
+            method = read_method(strategy, "")
+        else:
+            options["seed"] = options.get("seed", 0) + draw
+        stage = pretraining_of(method, network, clients, rounds, options, self.name)
+        return Study(comparison([stage], tasks, how))
+
+
+@dataclass(frozen=True)
+class _Row(SearchedRow[_Run]):
+    """A candidate of `choose_start`."""
+
+    row: RecipeRow
+    objects: _Objects
+    weights: nn.Module | str | None = None
+    of_choice = validated = True
+
+    @property
+    def headings(self) -> Headings:  # type: ignore[override]
+        """The titles and better directions of the user's metrics, by column."""
+        return self.run(Cell(self.label, 0)).task.metrics.headings
+
+    @property
+    def searched(self) -> bool:  # type: ignore[override]
+        """Whether one of several values is chosen."""
+        return len(self.trials()) > 1
+
+    halves = searched
+
+    def run(self, cell: Cell, trial: Trial | None = None) -> _Run:
+        """Return a run of a candidate, or of one of its trials."""
+        method = trial.method if trial else self.row.method
+        return _Run(cell.candidate, method, self.weights, cell, self.objects)
+
+    def reported(self, trial: Trial) -> list[_Run]:
+        """Return the run of a trial on the first draw."""
+        return [self.run(Cell(self.label, 0), trial)]
+
+    def selection_runs(self, trial: Trial) -> list[_Run]:
+        """Return the runs of a trial on the validation draws."""
+        return [self.run(Cell(self.label, draw), trial) for draw in VALIDATION]
+
+
+@dataclass
+class _OfObjects(Candidates):
+    """The candidates of `choose_start`."""
+
+    margin: float | None
+
+    def run(self, cell: Cell) -> _Run:
+        """Return the run of a cell."""
+        row: _Row = self.candidates[cell.candidate]
+        return row.run(cell)
+
+    def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
+        """Return the report of some candidates on these draws."""
+        outcomes = []
+        for draw in draws:
+            runs = {name: self.run(Cell(name, draw)) for name in names}
+            run = next(iter(runs.values()))
+            objects, task = run.objects, run.task
+            content = {
+                "title": "Starting models",
+                "seed": objects.seed(draw),
+                "tasks": len(task.tasks),
+                "columns": task.metrics.headings,
+                "settings": settings_of(
+                    task.tasks, task.how, objects.downstream.get("head", str(FRESH))
+                ),
+            }
+            starts = {name: run.study for name, run in runs.items()}
+            outcomes.append(outcome_of(starts, self.store, content))
+        report = report_of(outcomes)
+        (comparison,) = report.comparisons
+        reference = self.reference if self.reference in names else names[-1]
+        return replace(
+            report, comparisons=[replace(comparison.against(reference), margin=self.margin)]
+        )

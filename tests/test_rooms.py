@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 ABOVE = {
     "cli": {"recipes", "studies"},
     "api": {"studies", "report", "methods"},
-    "choosing": {"api", "studies", "report", "methods"},
+    "choosing": {"api", "recipes", "studies", "report", "methods"},
     "recipes": {"server_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},

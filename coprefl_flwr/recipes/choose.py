@@ -1,35 +1,165 @@
-"""`coprefl choose`: choose one of a recipe's methods, with as few of its runs as are needed.
+"""Choose one of several starting models, with as few runs as are needed.
 
-Draw number n of the choice is the run with the recipe's first seed plus n, so that `coprefl run`
-and `coprefl choose` share results. A value that a row searches is chosen before: on one validation
-draw with the recipe's `validation-seed`, or with `select: test` on the first draw.
+`studies.choice` decides which runs are needed next; `Candidates` makes them, from a recipe (here)
+or from Python objects (`coprefl_flwr.choosing`). Values that are searched are chosen before, by
+halving on validation draws.
 """
 
-import logging
+import contextlib
+import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import replace_files
+import numpy as np
+
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.files import read_json, replace_files, write_atomically
 from coprefl_flwr.models.weights import ABOUT, WEIGHTS
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import Make, run_rows
-from coprefl_flwr.recipes.recipe import ALL, Recipe, RecipeRow
-from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.execute import Failures, Make, run_rows
+from coprefl_flwr.recipes.recipe import ALL, HALVING, Recipe, RecipeRow
+from coprefl_flwr.recipes.runs import Run, StudyRun
 from coprefl_flwr.recipes.search import TableRow, table_rows
-from coprefl_flwr.studies.choice import FIRST, Cell, carry_out, seconds_of
+from coprefl_flwr.report import Report
+from coprefl_flwr.studies.choice import (
+    FIRST,
+    SCREENED,
+    SCREENS,
+    Cell,
+    Choice,
+    Dropped,
+    choose,
+    draws_within,
+    kept,
+    read_budget,
+)
 from coprefl_flwr.studies.chosen import METRICS, Chosen, chosen_of
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store
 
-logger = logging.getLogger("flwr.coprefl")
-
 CHOICE, START = "choice.json", "start"
-"""In the folder of a choice: the file with its number of draws, and the folder of the start."""
+"""In the folder of a choice: the file with its number of rounds, and the folder of the start."""
+
+
+@dataclass
+class Candidates(ABC):
+    """The candidates of a choice, and the runs that were made so far.
+
+    `rows`, of the type SearchedRow, have the candidates and their searched values. `file` stores
+    the number of rounds that a budget in minutes became. `draws`, `budget` and `reference` are as
+    in a recipe.
+    """
+
+    rows: Sequence[Any]
+    store: Store
+    make: Make
+    file: Path
+    draws: int
+    budget: str
+    reference: str
+    candidates: dict[str, Any] = field(default_factory=dict, init=False)
+    scores: dict[Cell, float] = field(default_factory=dict, init=False)
+    problems: dict[str, str] = field(default_factory=dict, init=False)
+    failed: Failures = field(default_factory=dict, init=False)
+    made: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict), init=False)
+    seconds: float = field(default=0.0, init=False)
+    measured: int = field(default=0, init=False)  # Rounds that took these seconds.
+
+    @abstractmethod
+    def run(self, cell: Cell) -> StudyRun:
+        """Return the run of a cell."""
+
+    @abstractmethod
+    def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
+        """Return the report of some candidates on these draws."""
+
+    def chosen(self) -> Chosen:
+        """Make the runs that the choice needs, and return its answer.
+
+        Raises a RunFailedError if the training of all candidates failed.
+        """
+        self.failed |= run_rows([row for row in self.rows if row.searched], self.store, self.make)
+        lost = list[Dropped]()
+        for row in self.rows:
+            for trial in row.shown(self.store):
+                if trial is None:
+                    self.problems[row.label] = "no value of its search has a score"
+                    lost.append(Dropped(row.label, 0, failed=True))
+                    continue
+                ending = f":{trial.chosen}" * bool(not row.searched and trial.chosen)
+                fixed = RecipeRow(f"{row.label}{ending}", trial.method, {}, row.row.role)
+                self.candidates[fixed.label] = replace(row, row=fixed)
+        choice = self._choice(list(self.candidates)) if self.candidates else Choice(())
+        if not choice.finalists:
+            raise RunFailedError("the training of every candidate failed")
+        choice = replace(choice, dropped=(*lost, *choice.dropped))
+        compared = self.report(choice.names, choice.compared or range(FIRST))
+        first = [[Cell(name, draw) for draw in range(FIRST)] for name in self.candidates]
+        whole = [cells[0].candidate for cells in first if {*cells} <= self.scores.keys()]
+        spent = {name: sum(stages.values()) for name, stages in self.made.items()}
+        return chosen_of(choice, compared, self.report(whole, range(FIRST)), self.problems, spent)
+
+    def _choice(self, names: Sequence[str]) -> Choice:
+        """Make runs until the choice among these candidates is made."""
+        screens, draws = self._screens(names), self.draws
+        asked = {"budget": self.budget, "candidates": names}
+        rounds, is_time = read_budget(self.budget) if self.budget else (math.inf, False)
+        stored = read_json(self.file) if is_time and self.file.exists() else {}
+        if is_known := asked.items() <= stored.items():
+            rounds = stored["rounds"]
+        each = float(np.mean([self.run(Cell(name, 0)).rounds for name in names]))
+        while True:
+            if is_known or (not is_time and math.isfinite(rounds)):
+                draws = min(draws, draws_within(rounds / each, len(names), bool(screens)))
+            choice = choose(names, self.scores, draws, self.reference, screens)
+            if choice.is_made:
+                return choice
+            first = choice.cells[0].draw
+            if is_time and not is_known and first and self.measured:
+                # The clock decides once: a choice that continues takes the same decisions.
+                rounds, is_known = rounds * self.measured / self.seconds, True
+                write_atomically(self.file, json.dumps({**asked, "rounds": rounds}).encode())
+            else:
+                self._make([c for c in choice.cells if is_known or not is_time or c.draw == first])
+
+    def _screens(self, names: Sequence[str]) -> list[str]:
+        """Return the screens that the tasks allow; none if they would drop no candidate."""
+        task = self.run(Cell(names[0], 0)).client_stages[0]
+        if task.rounds < 2 or kept(len(names), SCREENED) >= len(names):
+            return []
+        allowed = []
+        for screen in SCREENS:
+            with contextlib.suppress(SettingsError):  # Targets that are no classes, for example.
+                self.run(Cell(names[0], 0, screen)).study.check()
+                allowed.append(screen)
+        return allowed
+
+    def _make(self, cells: Sequence[Cell]) -> None:
+        """Make the runs of cells, and store their scores and problems."""
+        runs = {cell: self.run(cell) for cell in cells}
+        stages = [stage for run in runs.values() for stage in run.study.stages]
+        left = {stage.key: stage.rounds for stage in stages if not self.store.has(stage)}
+        began = time.monotonic()
+        self.failed |= self.make(list(runs.values()))
+        self.seconds += time.monotonic() - began
+        self.measured += sum(left.values())
+        for cell, run in runs.items():
+            row = self.candidates[cell.candidate]
+            self.scores[cell] = row.quality(self.store, [run])
+            lines = [self.failed.get(run.identity, ""), *notes.problems(self.store, [run])]
+            if problem := next(filter(None, lines), ""):
+                self.problems[cell.candidate], self.scores[cell] = problem, np.nan
+            self.made[cell.candidate] |= {stage.key: stage.rounds for stage in run.study.stages}
+
+
+# ---- the candidates of a recipe ------------------------------------------------------------------
 
 
 def check_choice(recipe: Recipe) -> list[Run]:
@@ -46,7 +176,7 @@ def check_choice(recipe: Recipe) -> list[Run]:
         if sum(len(row.trials()) if recipe.select == ALL else 1 for row in rows) < 2:
             raise SettingsError("choose: needs two methods or more", "methods")
         if recipe.choose.budget:
-            seconds_of(recipe.choose.budget)
+            read_budget(recipe.choose.budget)
     runs = list[Run]()
     for row in rows:
         with recipe.placing(row.row):
@@ -59,55 +189,45 @@ def check_choice(recipe: Recipe) -> list[Run]:
 
 def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen:
     """Run what the choice needs; write the starting model below `out`, and return the answer."""
-    rows = _rows(recipe)
-    failed = run_rows([row for row in rows if row.searched], store, make)
-    problems, candidates = dict[str, str](), dict[str, RecipeRow]()
-    for row in rows:
-        for trial in row.shown(store):
-            if trial is None:
-                logger.warning("%s is left out: no value has a score", row.label)
-                continue
-            ending = f":{trial.chosen}" * bool(recipe.select == ALL and trial.chosen)
-            fixed = RecipeRow(f"{row.label}{ending}", trial.method, {}, row.row.role)
-            candidates[fixed.label] = fixed
-
-    def of(names: Sequence[str], draws: Sequence[int]) -> Recipe:
-        """Return the recipe with these candidates and draws."""
-        seeds = tuple(_first(recipe) + draw for draw in draws)
-        rows = tuple(candidates[name] for name in dict.fromkeys(names))
-        reference = recipe.reference if recipe.reference in names else names[-1]
-        metrics = tuple(dict.fromkeys([*METRICS, *recipe.metrics]))
-        changes = {"seeds": seeds, "rows": rows, "reference": reference, "metrics": metrics}
-        return recipe.model_copy(update=changes)
-
-    def compute(cells: Sequence[Cell]) -> tuple[Mapping[Cell, float], float]:
-        of_cells = {cell: table_rows(of(cell[:1], cell[1:]))[0] for cell in cells}
-        runs = {cell: row.reported(row.trials()[0]) for cell, row in of_cells.items()}
-        every = [run for of_cell in runs.values() for run in of_cell]
-        stages = [stage for run in every for stage in run.study.stages]
-        left = sum(stage.rounds for stage in stages if not store.has(stage))
-        began = time.monotonic()
-        failed.update(make(every))
-        seconds = time.monotonic() - began
-        scores = {cell: row.quality(store, runs[cell]) for cell, row in of_cells.items()}
-        for cell in cells:
-            lines = [failed.get(run.identity, "") for run in runs[cell]]
-            if problem := next(filter(None, lines + notes.problems(store, runs[cell])), ""):
-                problems[cell[0]], scores[cell] = problem, math.nan
-        return scores, seconds * sum(stage.rounds for stage in stages) / left if left else 0.0
-
-    names, limits = list(candidates), recipe.choose
-    file, budget = out / CHOICE, limits.budget or ""
-    choice = carry_out(names, compute, file, limits.draws, budget, recipe.reference)
-    parts = of(choice.names, choice.compared or range(FIRST)), of(names, range(FIRST))
-    reports = [collect(part, store, failed) for part in parts]
-    compared = replace(reports[0], command="coprefl choose FOLDER/recipe.yaml")
-    chosen = chosen_of(choice, compared, reports[1], problems)
-    (row,) = table_rows(of([chosen.name], [0]))
-    folder = store.folder(row.reported(row.trials()[0])[0].main)
+    limits = recipe.choose.draws, recipe.choose.budget or "", recipe.reference
+    candidates = _OfRecipe(_rows(recipe), store, make, out / CHOICE, *limits, recipe)
+    chosen = candidates.chosen()
+    folder = store.folder(candidates.run(Cell(chosen.name, 0)).main)
     files = {name: (folder / name).read_bytes() for name in (WEIGHTS, ABOUT)}
     replace_files(out / START, files, "--out")
     return chosen
+
+
+@dataclass
+class _OfRecipe(Candidates):
+    """The methods of a recipe.
+
+    Draw number n is the run with the recipe's first seed plus n, so that `coprefl run` and
+    `coprefl choose` share results.
+    """
+
+    recipe: Recipe
+
+    def run(self, cell: Cell) -> Run:
+        """Return the run of a cell."""
+        recipe = self._with([cell.candidate], [cell.draw])
+        (row,) = table_rows(recipe)
+        row = replace(row, combination={**row.combination, **SCREENS.get(cell.screen, {})})
+        return row.reported(row.trials()[0])[0]
+
+    def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
+        """Return the report of some candidates on these draws."""
+        report = collect(self._with(names, draws), self.store, self.failed)
+        return replace(report, command="coprefl choose FOLDER/recipe.yaml")
+
+    def _with(self, names: Sequence[str], draws: Sequence[int]) -> Recipe:
+        """Return the recipe with these candidates and draws."""
+        rows = tuple(self.candidates[name].row for name in names)
+        reference = self.reference if self.reference in names else names[-1]
+        metrics = tuple(dict.fromkeys([*METRICS, *self.recipe.metrics]))
+        seeds = tuple(_first(self.recipe) + draw for draw in draws)
+        changes = {"seeds": seeds, "rows": rows, "reference": reference, "metrics": metrics}
+        return self.recipe.model_copy(update=changes)
 
 
 def _first(recipe: Recipe) -> int:
@@ -118,7 +238,10 @@ def _first(recipe: Recipe) -> int:
 def _rows(recipe: Recipe) -> list[TableRow]:
     """Return the rows of the candidates, with the first draw as the only reported one.
 
-    The validation draw is drawn like every other draw.
+    There are two validation draws, unless the recipe names more.
     """
-    rows = table_rows(recipe.model_copy(update={"seeds": (_first(recipe),)}))
-    return [replace(row, draws_classes=False) for row in rows]
+    validation = recipe.validation_seed
+    if len(validation) == 1:
+        validation = validation[0], validation[0] + 1
+    changes = {"seeds": (_first(recipe),), "search_by": HALVING, "validation_seed": validation}
+    return [replace(row, of_choice=True) for row in table_rows(recipe.model_copy(update=changes))]

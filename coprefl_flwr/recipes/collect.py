@@ -1,17 +1,13 @@
 """Collect a recipe's results from the store into a report, table by table."""
 
 import functools
-import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from safetensors import SafetensorError
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.execute import Failures
@@ -20,18 +16,14 @@ from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import ACCURACY, KEPT, STOPPED, ColumnSpec, of_measure
+from coprefl_flwr.report.columns import ACCURACY, ColumnSpec, of_measure
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
-from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.personalised import LOCAL
-from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.results import frames_of, without_folders
+from coprefl_flwr.studies.results import outcome_of, result_or_none, without_folders
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
-
-logger = logging.getLogger("flwr.coprefl")
 
 
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
@@ -50,20 +42,6 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         methods={name: text for table in tables for name, text in table.methods().items()},
         provenance=notes.provenance(recipe, store, [run for of in tables for run in of.runs()]),
     )
-
-
-def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
-    """Return the result. If code or data are missing or damaged, log a line and return None."""
-    try:
-        return make(*args)
-    except (SettingsError, SafetensorError) as error:
-        _warn_once(f"{what} is left out: {error}")
-        return None
-
-
-@functools.lru_cache(maxsize=64)
-def _warn_once(line: str) -> None:
-    logger.warning("%s", line)
 
 
 def _gamma(stage: Stage) -> float:
@@ -183,7 +161,7 @@ class _Table:
             return ResultRow(label, "", nothing, unfinished=unfinished)
         landscape = None
         if "landscape" in self.recipe.figures and self.store.done(runs[0].study.stages):
-            landscape = _result_or_none(f"figure of {label}", loss_around, self.store, runs[0])
+            landscape = result_or_none(f"figure of {label}", loss_around, self.store, runs[0])
         result = result_row(str(chosen.method), self._outcomes, self._metrics, self._values)
         return replace(
             result,
@@ -229,47 +207,14 @@ class _Table:
         return of_measure(self.recipe.metrics, self.measure.metric)
 
     def _outcome(self, position: int) -> Outcome:
-        runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
-        stages = [(start, stage) for start, run in runs.items() for stage in run.study.stages]
-        rows, rounds = frames_of(stages, self.store)
+        starts = {str(trial.method): runs[position].study for _, trial, runs in self._rows if trial}
         settings = Settings.from_config(self.combination)
         about = {
             **self.recipe.pairs[position],
             "tasks": settings.tasks if settings.study == STARTS else 0,
-            "starts": list(runs),
             "columns": self.recipe.headings,
-            "costs": {start: self._of_start(run) for start, run in runs.items()},
-            "chained": {
-                start: run.main.chained(self.store.result(run.main)["rounds"])
-                for start, run in runs.items()
-                if isinstance(run.main, Pretraining)
-            },
-            "seconds": {
-                start: [self.store.seconds(stage) for stage in run.client_stages]
-                for start, run in runs.items()
-            },
         }
-        return Outcome(rows, rounds, about)
-
-    def _of_start(self, run: Run) -> dict[str, float]:
-        """Return costs of a start's pre-training, and the round of an early stop."""
-        stage = run.main
-        if not isinstance(stage, Pretraining):
-            return {}
-        # An untrained start has no rows of rounds to count.
-        numbers = {} if stage.phases else {"rounds": 0.0}
-        rounds = self.store.result(stage)["rounds"]
-        if stage.keep and not rounds:
-            return numbers
-        # Stored results are reported even if the data of their clients are no longer available.
-        if costs := _result_or_none("the cost of starts", cost, stage, len(rounds) or None):
-            numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
-        if stage.keep:
-            value = rounds[-1].get(stage.keep.column)
-            ended = len(rounds) < stage.rounds or (value is not None and stage.keep.reached(value))
-            numbers[STOPPED] = float(len(rounds)) if ended else math.inf
-            numbers[KEPT] = rounds[-1].get(KEPT, math.nan)
-        return numbers
+        return outcome_of(starts, self.store, about)
 
     def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was also run alone."""

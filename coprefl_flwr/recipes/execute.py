@@ -10,6 +10,7 @@ and ended after the work.
 """
 
 import contextlib
+import io
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -29,8 +30,8 @@ from coprefl_flwr.grids.ray import connect, end_hosts, gpu_share, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.named import display_names
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import TableRow, table_rows
+from coprefl_flwr.recipes.runs import StudyRun
+from coprefl_flwr.recipes.search import SearchedRow, table_rows
 from coprefl_flwr.studies.running import WORKERS as OPTION
 from coprefl_flwr.studies.running import Followed, shown, unfollowed
 from coprefl_flwr.studies.running import run as make_stages
@@ -46,11 +47,11 @@ SHOWN_EVERY = 0.5
 
 Failures = dict[str, str]
 """The error of each failed run: {identity of the run: error}."""
-Begin = Callable[[Run], Part]
+Begin = Callable[[StudyRun], Part]
 """A function that begins to show a run."""
-Ended = Generator[tuple[Run, Part, str]]
+Ended = Generator[tuple[StudyRun, Part, str]]
 """Runs at their end, each with its display and its error; the error is "" if there is none."""
-Make = Callable[[Sequence[Run]], Failures]
+Make = Callable[[Sequence[StudyRun]], Failures]
 """A function that executes runs, in this process or on workers, and returns the failures."""
 
 
@@ -62,7 +63,7 @@ def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
     return run_rows(table_rows(recipe), store, make)
 
 
-def run_rows(rows: Sequence[TableRow], store: Store, make: Make) -> Failures:
+def run_rows(rows: Sequence[SearchedRow[Any]], store: Store, make: Make) -> Failures:
     """Execute every run of rows of a recipe's tables, as `run_recipe` does."""
     failed: Failures = {}
     batches = [row.batches(store) for row in rows]
@@ -73,7 +74,7 @@ def run_rows(rows: Sequence[TableRow], store: Store, make: Make) -> Failures:
 
 
 def attempt(
-    run: Run, store: Store, tracker: Followed = unfollowed, hosts: Sequence[Any] = ()
+    run: StudyRun, store: Store, tracker: Followed = unfollowed, hosts: Sequence[Any] = ()
 ) -> str:
     """Execute a run's stages, without Flower's log; return the error if the run failed, else "".
 
@@ -108,14 +109,14 @@ def wanted_workers(number: int | None) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def executor(
-    store: Store, number: int | None = 1, tracker: Followed = unfollowed
+    store: Store, number: int | None = 1, tracker: Followed = unfollowed, *, quiet: bool = False
 ) -> Iterator[Make]:
     """Yield the function that executes runs on `number` workers (see `wanted_workers`).
 
     With one worker, the runs are executed in this process. If the user set no number of workers, a
     small amount of work is also done in this process.
     """
-    made = Executor(store, *wanted_workers(number), tracker)
+    made = Executor(store, *wanted_workers(number), tracker, quiet)
     try:
         yield made
     finally:
@@ -129,16 +130,18 @@ def executor(
 class Executor:
     """Executes runs in this process, or on `workers` processes, which share the GPUs evenly.
 
-    `requested` says whether the user asked for workers, and `started` whether Ray was started.
+    `requested` says whether the user asked for workers, and `started` whether Ray was started. If
+    `quiet`, no progress is shown.
     """
 
     store: Store
     workers: int = 1
     requested: bool = True
     tracker: Followed = unfollowed
+    quiet: bool = False
     started: bool = False
 
-    def __call__(self, runs: Sequence[Run]) -> Failures:
+    def __call__(self, runs: Sequence[StudyRun]) -> Failures:
         """Execute the runs, except the stages that are in the store.
 
         Raises a SettingsError, before any work, if a result in the store is damaged.
@@ -156,10 +159,11 @@ class Executor:
         rounds = {run: sum(stage.rounds for stage in run.study.stages) for run in unfinished}
         failed: Failures = {}
 
-        def begin(run: Run) -> Part:
+        def begin(run: StudyRun) -> Part:
             return progress.part(f"{names[run.name]}, {run.seeds}", rounds[run])
 
-        progress = Progress(len(unfinished), sum(rounds.values()))
+        stream = io.StringIO() if self.quiet else None
+        progress = Progress(len(unfinished), sum(rounds.values()), stream)
         with progress, contextlib.closing(execute(unfinished, begin)) as ended:
             for run, part, problem in ended:
                 part.end(done=not problem)
@@ -168,14 +172,14 @@ class Executor:
                     failed[run.identity] = problem
         return failed
 
-    def _here(self, runs: Sequence[Run], begin: Begin) -> Ended:
+    def _here(self, runs: Sequence[StudyRun], begin: Begin) -> Ended:
         """Execute runs in this process, in one thread; yield each at its end."""
         one_thread()
         for run in runs:
             part = begin(run)
             yield run, part, attempt(run, self.store, partial(shown, part, self.tracker))
 
-    def _on_workers(self, runs: Sequence[Run], begin: Begin) -> Ended:
+    def _on_workers(self, runs: Sequence[StudyRun], begin: Begin) -> Ended:
         """Execute runs as tasks of Ray; yield each at its end.
 
         Processes that are left over share the clients of runs.
@@ -187,7 +191,7 @@ class Executor:
         hosts = start_hosts(free, share) if free > 0 else []
         # A run whose process died is started again, and continues from its checkpoint.
         task = ray.remote(num_cpus=1, num_gpus=share, max_retries=1)(_on_worker)
-        waiting, running = deque(enumerate(runs)), dict[Any, tuple[Run, Part]]()
+        waiting, running = deque(enumerate(runs)), dict[Any, tuple[StudyRun, Part]]()
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
@@ -219,7 +223,7 @@ def _on_worker(registered: plugins.Registered, *sent: Any) -> str:
     return attempt(*sent)
 
 
-def _look(run: Run, part: Part, store: Store) -> None:
+def _look(run: StudyRun, part: Part, store: Store) -> None:
     """Show the rounds of a run that a worker has stored."""
     finished, metrics = 0, dict[str, Any]()
     for stage in run.study.stages:

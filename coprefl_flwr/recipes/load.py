@@ -221,8 +221,9 @@ def _check_searched(recipe: Recipe) -> None:
     if not searched or recipe.select != VALIDATION:
         return
     with recipe.placing():
-        if any(recipe.validation_seed in pair.values() for pair in recipe.pairs):
-            problem = f"validation-seed = {recipe.validation_seed} is also in `seeds`: change one"
+        reported = {seed for pair in recipe.pairs for seed in pair.values()}
+        for seed in reported & {*recipe.validation_seed}:
+            problem = f"validation-seed = {seed} is also in `seeds`: change one"
             raise SettingsError(problem, "validation-seed", "seeds")
     if recipe.study != STARTS or 0 in recipe.settings.get("tasks", ()):
         problem = f"'{searched[0].label}' has searched values, but there are no validation tasks"

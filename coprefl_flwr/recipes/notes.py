@@ -7,7 +7,7 @@ from typing import Any
 
 from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.recipe import VALIDATION, Recipe
-from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.runs import StudyRun
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.answer import value_text
 from coprefl_flwr.report.columns import STEP_SIZE
@@ -40,7 +40,8 @@ def how(recipe: Recipe, measure: str) -> list[str]:
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean {measure} on {recipe.validation_tasks} "
-            f"validation tasks (seed {recipe.validation_seed}), which have their own pre-training "
+            f"validation tasks (seed {value_text(recipe.validation_seed)}), which have their own "
+            "pre-training "
             "and classes that no reported task has. The column Chosen shows the values."
         )
     else:
@@ -54,17 +55,17 @@ def how(recipe: Recipe, measure: str) -> list[str]:
 # ---- problems ------------------------------------------------------------------------------------
 
 
-def problems(store: Store, runs: Sequence[Run]) -> list[str]:
+def problems(store: Store, runs: Sequence[StudyRun]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged."""
     return _lines(runs, [results.problems(run.study, store) for run in runs])
 
 
-def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
+def lost_replies(store: Store, runs: Sequence[StudyRun]) -> list[str]:
     """Return a line for each stage of a row's runs in which clients' replies were ignored."""
     return _lines(runs, [results.lost_replies(run.study, store) for run in runs])
 
 
-def _lines(runs: Sequence[Run], of_runs: Sequence[Mapping[Stage, str]]) -> list[str]:
+def _lines(runs: Sequence[StudyRun], of_runs: Sequence[Mapping[Stage, str]]) -> list[str]:
     lines = []
     for run, of_stages in zip(runs, of_runs, strict=True):
         for stage, line in of_stages.items():
@@ -76,7 +77,7 @@ def _lines(runs: Sequence[Run], of_runs: Sequence[Mapping[Stage, str]]) -> list[
 # ---- provenance of the results -------------------------------------------------------------------
 
 
-def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
+def provenance(recipe: Recipe, store: Store, runs: Sequence[StudyRun]) -> dict[str, str]:
     """Return the provenance of the finished runs: versions, commit, machine, dates and seeds.
 
     These facts are stored with the results, so a report that is written again has the same text.

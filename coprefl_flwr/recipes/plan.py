@@ -20,8 +20,8 @@ from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.execute import attempt
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import PART, TableRow, table_rows
+from coprefl_flwr.recipes.runs import PART, Run
+from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import RoundReport
@@ -105,7 +105,7 @@ class Plan:
 def plan_of(recipe: Recipe) -> Plan:
     """Return the plan of a recipe, whose data need not be there."""
     # The classes of validation runs are drawn from the data, and change no cost.
-    of_tables = [replace(row, draws_classes=False) for row in table_rows(recipe)]
+    of_tables = [replace(row, of_choice=True) for row in table_rows(recipe)]
     rows = {row.label: Row(row.label) for row in recipe.rows}
     plan = Plan(list(rows.values()), _missing(of_tables))
     for of_table in of_tables:

@@ -13,10 +13,12 @@ The hashes make these names unique, so MODELS can also hold other files.
 """
 
 import functools
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import Context
 from flwr.client import NumPyClient
@@ -41,9 +43,59 @@ ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """Role of the compared methods, by kind of study."""
 
 
+class StudyRun(ABC):
+    """A run: the stages of one method with one seed, of a recipe or of Python objects."""
+
+    study: Study
+    """The run's stages and their clients."""
+    name: str
+    """The name of the run's method in the log."""
+    seeds: str
+    """The run's seed, or its draw and seed: "seed 1", "draw 3, seed 1"."""
+
+    @abstractmethod
+    def clients(self, folder: Path) -> ClientApp:
+        """Return the ClientApp of the run's clients, which keep their files below `folder`."""
+
+    @abstractmethod
+    def shortened(self) -> Self:
+        """Return the run with a quarter of the rounds, also of those that a method itself sets."""
+
+    @property
+    def main(self) -> Stage:
+        """The first stage: the pre-training, or the personalised method."""
+        return self.study.stages[0]
+
+    @property
+    def client_stages(self) -> list[Stage]:
+        """The stages with a result row per client: the tasks, or the personalised method."""
+        return [stage for stage in self.study.stages if stage.has_client_rows]
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds of all stages."""
+        return sum(stage.rounds for stage in self.study.stages)
+
+    @functools.cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the run's stages. Two runs with the same keys are the same run."""
+        return tuple(stage.key for stage in self.study.stages)
+
+    @property
+    def key(self) -> str:
+        """The run's key: its methods, and a hash of all that its first stage depends on."""
+        return self.keys[0]
+
+    @property
+    def identity(self) -> str:
+        """The run's key, and a hash of its tasks: runs with the same start have the same key."""
+        tasks = list(self.keys[1:])
+        return f"{self.key}/{hash_of({'tasks': tasks})}" if tasks else self.key
+
+
 @dataclass(frozen=True)
-class Run:
-    """A run: one method with one seed (and `data-seed`), which are all that its `settings` name.
+class Run(StudyRun):
+    """A run of a recipe: one method with one seed (and `data-seed`), all of them in `settings`.
 
     `label` is the name of its row in the table, which the log shows.
     """
@@ -62,7 +114,7 @@ class Run:
         return replace(self.settings, output_dir="outputs", checkpoint_every=1)
 
     @property
-    def study(self) -> Study:
+    def study(self) -> Study:  # type: ignore[override]
         """The run's stages and their clients."""
         return build(self.shared)
 
@@ -72,40 +124,40 @@ class Run:
         return client_app(functools.partial(_client, settings))
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """The label of the run's row, or else its method, with file names instead of paths."""
         return self.label or self.settings.method.without_folders
 
     @property
-    def seeds(self) -> str:
+    def seeds(self) -> str:  # type: ignore[override]
         """The run's seed, or its draw and seed: "seed 1", "draw 3, seed 1"."""
         return run_name(self.settings.seed, self.settings.data_seed)
 
-    @property
-    def main(self) -> Stage:
-        """The first stage: the pre-training, or the personalised method."""
-        return self.study.stages[0]
+    def shortened(self) -> "Run":
+        """Return the run with a quarter of the rounds, also of those that a method itself sets."""
+        rounds, of_tasks = map(quarter, (self.settings.rounds, self.settings.task_rounds))
+        own = Methods(quarter_of(method) for method in self.settings.method)
+        cut = replace(self.settings, method=own, rounds=rounds, task_rounds=of_tasks)
+        return replace(self, settings=cut)
 
-    @property
-    def client_stages(self) -> list[Stage]:
-        """The stages with a result row per client: the tasks, or the personalised method."""
-        return [stage for stage in self.study.stages if stage.has_client_rows]
 
-    @functools.cached_property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the run's stages. Two runs with the same keys are the same run."""
-        return tuple(stage.key for stage in self.study.stages)
+PART = 4
+"""A short run has 1 / PART of the rounds; the best 1 / PART of the values are run to the end."""
 
-    @property
-    def key(self) -> str:
-        """The run's key: its methods, and a hash of all that its first stage depends on."""
-        return self.keys[0]
 
-    @property
-    def identity(self) -> str:
-        """The run's key, and a hash of its tasks: runs with the same start have the same key."""
-        tasks = list(self.keys[1:])
-        return f"{self.key}/{hash_of({'tasks': tasks})}" if tasks else self.key
+def quarter(rounds: int) -> int:
+    """Return the number of rounds of a short run: a quarter, rounded up."""
+    return math.ceil(rounds / PART)
+
+
+def quarter_of(method: Method) -> Method:
+    """Return a method with a quarter of the rounds that it sets itself."""
+
+    def cut(phase: Method) -> Method:
+        own = dict(phase.options).get("rounds")
+        return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
+
+    return method.changed(cut)
 
 
 def _client(

@@ -231,7 +231,7 @@ class ChoiceOfStart(_Part):
     draws: Annotated[int, Strict(), Field(ge=FEWEST)] = Field(
         DRAWS, description="largest number of draws of clients and tasks"
     )
-    budget: Text | None = Field(None, description='"30 minutes" or "2 hours"')
+    budget: Text | None = Field(None, description='"30 minutes", "2 hours" or "5000 rounds"')
 
 
 class RecipeFile(_Part):
@@ -252,7 +252,7 @@ class RecipeFile(_Part):
     )
     search_by: SearchBy = "all"
     validation_tasks: AtLeast1 = 2
-    validation_seed: AtLeast0 = 100
+    validation_seed: several(AtLeast0, meaning="seeds of the validation runs") = (100,)  # type: ignore[valid-type]
     reference: Text | None = Field(None, description="label of the row to compare with")
     seeds: Seeds = (0,)
     margin: Above0 | None = Field(None, description="smallest difference that matters, in points")

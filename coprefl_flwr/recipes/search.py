@@ -11,8 +11,10 @@ A score is a mean of the study's measure (see `report.columns`), or the last tes
 import functools
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,40 +23,30 @@ from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
-from coprefl_flwr.recipes.runs import Run, with_step_size
+from coprefl_flwr.recipes.runs import PART, Run, StudyRun, with_step_size
 from coprefl_flwr.report.columns import ACCURACY, STEP_SIZE, TESTS, ColumnSpec, Headings
 from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_by
-from coprefl_flwr.studies.known_methods import Methods
-from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.results import problems
 from coprefl_flwr.studies.store import Store
 
-PART = 4
-"""Halving first runs 1 / PART of the rounds, and then runs 1 / PART of the values to the end."""
+AnyRun = TypeVar("AnyRun", bound=StudyRun)
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row of one table, and the trials among which its runs are chosen."""
+class SearchedRow(ABC, Generic[AnyRun]):
+    """A method, and the trials among which its runs are chosen."""
 
-    recipe: Recipe
-    combination: Mapping[str, Value]  # the settings of the table
     row: RecipeRow
-    draws_classes: bool = True  # Whether validation runs have classes that are drawn from the data.
-
-    @property
-    def searched(self) -> bool:
-        """Whether one of several values is chosen. With `select: all` each value is a row."""
-        return self.recipe.select != ALL and len(self.trials()) > 1
-
-    @property
-    def validated(self) -> bool:
-        """Whether the value is chosen on validation tasks."""
-        return self.searched and self.recipe.select == VALIDATION
-
-    @property
-    def halves(self) -> bool:
-        """Whether the values are searched by halving."""
-        return self.searched and self.recipe.search_by == HALVING
+    searched: bool
+    """Whether one of several values is chosen."""
+    validated: bool
+    """Whether the value is chosen on validation tasks."""
+    halves: bool
+    """Whether the values are searched by halving."""
+    of_choice: bool
+    """Whether the row is a candidate of `coprefl choose`: its validation runs are drawn like those
+    of every other draw, and a run that diverged has no score."""
+    headings: Headings
+    """The titles and better directions of the user's metrics, by column."""
 
     @property
     def label(self) -> str:
@@ -69,6 +61,96 @@ class TableRow:
         """Return the trials that the table shows: all trials, or the chosen trial or None."""
         return [choose(store, self)] if self.searched else self.trials()
 
+    @abstractmethod
+    def reported(self, trial: Trial) -> list[AnyRun]:
+        """Return the runs of a trial that are reported, one per seed or pair of seeds."""
+
+    @abstractmethod
+    def selection_runs(self, trial: Trial) -> list[AnyRun]:
+        """Return the runs whose scores decide whether a trial is chosen."""
+
+    def batches(self, store: Store) -> Iterator[list[AnyRun]]:
+        """Yield batches of runs. Each batch depends on the results of the earlier batches."""
+        if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
+            yield short
+        finalists = self.finalists(store)
+        if not self.is_decided(finalists):
+            yield [run for trial in finalists for run in self.selection_runs(trial)]
+        if self.searched and (chosen := choose(store, self)):
+            yield self.reported(chosen)
+
+    def short_runs(self, trial: Trial) -> list[AnyRun]:
+        """Return the runs that decide whether a trial is run to the end, if there are any.
+
+        With halving these are the selection runs with a quarter of the rounds of the pre-training
+        and of its tasks, or of a personalised method. A short run is a separate run: a value that
+        is then run to the end starts from round 1.
+        """
+        return [run.shortened() for run in self.selection_runs(trial)] if self.halves else []
+
+    def finalists(self, store: Store) -> list[Trial]:
+        """Return the trials that are run to the end; the scores in the store decide which.
+
+        With halving these are the best quarter, in the recipe's order.
+        """
+        trials = self.trials()
+        if not self.halves:
+            return trials
+        return best(trials, [self.quality(store, self.short_runs(trial)) for trial in trials])
+
+    def quality(self, store: Store, runs: Sequence[StudyRun]) -> float:
+        """Return the mean score of runs; the negative score if lower is better."""
+        if self.of_choice and any(problems(run.study, store) for run in runs):
+            return math.nan
+        value, column = mean_score(store, runs, self.headings)
+        return column.quality(value)
+
+    def is_decided(self, finalists: Sequence[Trial]) -> bool:
+        """Return whether one trial is left after halving, which is chosen without more runs."""
+        return self.halves and self.validated and len(finalists) == 1
+
+    def runs_by_trial(self, store: Store) -> dict[Trial, list[AnyRun]]:
+        """Return the selection runs of each trial, by the scores that the store has so far.
+
+        The list is empty for a trial that halving dropped, or chose as the only trial left.
+        """
+        finalists = self.finalists(store)
+        decided = self.is_decided(finalists)
+        return {
+            trial: self.selection_runs(trial) if trial in finalists and not decided else []
+            for trial in self.trials()
+        }
+
+
+@dataclass(frozen=True)
+class TableRow(SearchedRow[Run]):
+    """A row of one table of a recipe."""
+
+    recipe: Recipe
+    combination: Mapping[str, Value]  # the settings of the table
+    row: RecipeRow
+    of_choice: bool = False
+
+    @property
+    def headings(self) -> Headings:  # type: ignore[override]
+        """The titles and better directions of the user's metrics, by column."""
+        return self.recipe.headings
+
+    @property
+    def searched(self) -> bool:  # type: ignore[override]
+        """Whether one of several values is chosen. With `select: all` each value is a row."""
+        return self.recipe.select != ALL and len(self.trials()) > 1
+
+    @property
+    def validated(self) -> bool:  # type: ignore[override]
+        """Whether the value is chosen on validation tasks."""
+        return self.searched and self.recipe.select == VALIDATION
+
+    @property
+    def halves(self) -> bool:  # type: ignore[override]
+        """Whether the values are searched by halving."""
+        return self.searched and self.recipe.search_by == HALVING
+
     def reported(self, trial: Trial) -> list[Run]:
         """Return the runs of a trial that the table reports, one per seed or pair of seeds."""
         pairs = self.recipe.pairs
@@ -77,18 +159,18 @@ class TableRow:
     def selection_runs(self, trial: Trial) -> list[Run]:
         """Return the runs whose scores decide whether a trial is chosen; they are executed first.
 
-        Validation runs have a separate seed, and tasks on classes that no reported task has. If
+        Validation runs have separate seeds, and tasks on classes that no reported task has. If
         there is no choice, or if the reported results decide, these are the reported runs.
         """
         if not self.validated:
             return self.reported(trial)
         config = {**self.combination, "tasks": self.recipe.validation_tasks}
-        if self.draws_classes:
+        if not self.of_choice:
             classes = ",".join(map(str, self.validation_classes))
             config["downstream-classes"] = f"list:{classes}"
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All classes that the tasks do not have.
-        return [self._run(config, trial, self.recipe.validation_seed)]
+        return [self._run(config, trial, seed) for seed in self.recipe.validation_seed]
 
     @functools.cached_property
     def validation_classes(self) -> tuple[int, ...]:
@@ -112,58 +194,8 @@ class TableRow:
             needs = f"select: validation needs {runs[0].task_classes} classes for its tasks that no"
             left = f"reported task has, but only {room} are available: set select: test"
             raise SettingsError(f"{needs} {left}", "select", "task-classes")
-        rng = seeds.generator(self.recipe.validation_seed, "validation-classes")
+        rng = seeds.generator(self.recipe.validation_seed[0], "validation-classes")
         return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
-
-    def batches(self, store: Store) -> Iterator[list[Run]]:
-        """Yield batches of runs. Each batch depends on the results of the earlier batches."""
-        if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
-            yield short
-        finalists = self.finalists(store)
-        if not self.is_decided(finalists):
-            yield [run for trial in finalists for run in self.selection_runs(trial)]
-        if self.searched and (chosen := choose(store, self)):
-            yield self.reported(chosen)
-
-    def short_runs(self, trial: Trial) -> list[Run]:
-        """Return the runs that decide whether a trial is run to the end, if there are any.
-
-        With halving these are the selection runs with a quarter of the rounds of the pre-training
-        and of its tasks, or of a personalised method. A short run is a separate run: a value that
-        is then run to the end starts from round 1.
-        """
-        return [shortened(run) for run in self.selection_runs(trial)] if self.halves else []
-
-    def finalists(self, store: Store) -> list[Trial]:
-        """Return the trials that are run to the end; the scores in the store decide which.
-
-        With halving these are the best quarter, in the recipe's order.
-        """
-        trials = self.trials()
-        if not self.halves:
-            return trials
-        return best(trials, [self.quality(store, self.short_runs(trial)) for trial in trials])
-
-    def quality(self, store: Store, runs: Sequence[Run]) -> float:
-        """Return the mean score of runs; the negative score if lower is better."""
-        value, column = mean_score(store, runs, self.recipe.headings)
-        return column.quality(value)
-
-    def is_decided(self, finalists: Sequence[Trial]) -> bool:
-        """Return whether one trial is left after halving, which is chosen without more runs."""
-        return self.halves and self.validated and len(finalists) == 1
-
-    def runs_by_trial(self, store: Store) -> dict[Trial, list[Run]]:
-        """Return the selection runs of each trial, by the scores that the store has so far.
-
-        The list is empty for a trial that halving dropped, or chose as the only trial left.
-        """
-        finalists = self.finalists(store)
-        decided = self.is_decided(finalists)
-        return {
-            trial: self.selection_runs(trial) if trial in finalists and not decided else []
-            for trial in self.trials()
-        }
 
     def _run(self, config: Mapping[str, Value], trial: Trial, seed: int) -> Run:
         """Return a trial's run, with changed rounds if the protocol wants equal step sizes."""
@@ -196,7 +228,7 @@ def check_runs(recipe: Recipe) -> list[Run]:
     return list(runs.values())
 
 
-def score(store: Store, run: Run, headings: Headings) -> tuple[float, ColumnSpec]:
+def score(store: Store, run: StudyRun, headings: Headings) -> tuple[float, ColumnSpec]:
     """Return the score of a run, and its column: the mean of the measure over tasks.
 
     Without tasks it is the last test accuracy, or the last test loss.
@@ -213,13 +245,15 @@ def score(store: Store, run: Run, headings: Headings) -> tuple[float, ColumnSpec
     return math.nan if last is None else float(last), TESTS[test]
 
 
-def mean_score(store: Store, runs: Sequence[Run], headings: Headings) -> tuple[float, ColumnSpec]:
+def mean_score(
+    store: Store, runs: Sequence[StudyRun], headings: Headings
+) -> tuple[float, ColumnSpec]:
     """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
     scores = [score(store, run, headings) for run in runs] or [(math.nan, ACCURACY)]
     return float(np.mean([value for value, _ in scores])), scores[0][1]
 
 
-def choose(store: Store, row: TableRow) -> Trial | None:
+def choose(store: Store, row: SearchedRow[Any]) -> Trial | None:
     """Return the trial with the best mean score; None if no trial was run to the end."""
     finalists = row.finalists(store)
     if row.is_decided(finalists):
@@ -229,24 +263,6 @@ def choose(store: Store, row: TableRow) -> Trial | None:
 
 
 # ---- halving -------------------------------------------------------------------------------------
-
-
-def quarter(rounds: int) -> int:
-    """Return the number of rounds of a short run: a quarter, rounded up."""
-    return math.ceil(rounds / PART)
-
-
-def shortened(run: Run) -> Run:
-    """Return a run with a quarter of the rounds, also for rounds that a method itself sets."""
-
-    def cut_own(phase: Method) -> Method:
-        own = dict(phase.options).get("rounds")
-        return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
-
-    own = Methods(method.changed(cut_own) for method in run.settings.method)
-    rounds, of_tasks = run.settings.rounds, run.settings.task_rounds
-    cut = replace(run.settings, method=own, rounds=quarter(rounds), task_rounds=quarter(of_tasks))
-    return replace(run, settings=cut)
 
 
 def best(trials: Sequence[Trial], scores: Sequence[float]) -> list[Trial]:

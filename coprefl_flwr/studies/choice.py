@@ -11,29 +11,42 @@ that is already clear, or that the remaining draws would hardly decide. The cons
 simulations, and on stored results of examples/startbench (see tests/studies/test_choice.py).
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
-from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.files import read_json, write_atomically
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.statistics import Summary, paired
 
-Cell = tuple[str, int]
-"""A candidate and a draw, counted from 0."""
+
+class Cell(NamedTuple):
+    """A candidate on a draw, counted from 0; with the tasks of a screen instead of whole tasks."""
+
+    candidate: str
+    draw: int
+    screen: str = ""
+
+
 Scores = Mapping[Cell, float]
 """{cell: score}. A higher score is better. It is nan if the training of the start failed."""
+
+SCREENS: Mapping[str, Mapping[str, Any]] = {
+    "ridge": {"head": "ridge", "task-rounds": 0},
+    "ncm": {"head": "ncm", "task-rounds": 0},
+    "one round": {"task-rounds": 1},
+}
+"""Settings of cheap tasks, by name: two computed last layers, and one round of training."""
 
 FIRST, SECOND, LOOK = 2, 1, 5
 """Draws with all candidates; further draws with the best of them; draws of the finalists before the
 look."""
-KEPT = 0.3
-"""Share of the candidates that remain after the first draws, at least two candidates."""
+SCREENED, KEPT = 0.8, 0.3
+"""Shares of the candidates that remain after the screens and the first draws, at least two."""
 LEVEL, EARLY, HOPELESS = 0.05, 0.01, 0.5
 """Level of the test; p-values below and above which the look ends the comparison."""
 DRAWS, FEWEST = 12, 5
@@ -44,7 +57,7 @@ NOT_COMPARED = Summary(math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that left the choice: after how many draws, and whether its training failed."""
+    """A candidate that left: after how many draws (0: the screens), and whether it failed."""
 
     candidate: str
     draws: int
@@ -88,23 +101,40 @@ class _MissingError(Exception):
 
 
 def choose(
-    candidates: Sequence[str], scores: Scores, draws: int = DRAWS, reference: str = ""
+    candidates: Sequence[str],
+    scores: Scores,
+    draws: int = DRAWS,
+    reference: str = "",
+    screens: Sequence[str] = (),
 ) -> Choice:
     """Return the state of a choice: the cells to compute next, or the finalists' difference.
 
     `draws` is the largest number of draws. `reference` is a candidate that is also run on the draws
-    that compare the finalists, so that a report can compare them with it.
+    that compare the finalists, so that a report can compare them with it. `screens` are run on the
+    first draw, before whole tasks.
     """
     dropped: list[Dropped] = []
+    alive, done = list(candidates), 0
+
+    def keep(qualities: Any, most: int) -> None:
+        """Keep the best candidates that are alive; those whose quality is nan have failed."""
+        nonlocal alive
+        order = sorted(range(len(alive)), key=lambda n: (np.isnan(qualities[n]), -qualities[n]))
+        kept = [n for n in order[:most] if not np.isnan(qualities[n])]
+        left = (n for n in order if n not in kept)
+        dropped.extend(Dropped(alive[n], done, bool(np.isnan(qualities[n]))) for n in left)
+        alive = [alive[n] for n in kept]
+
     try:
-        alive, done = list(candidates), 0
-        for more, most in ((FIRST, _kept(len(candidates))), (SECOND, 2)):
+        if screens:
+            keep(_screened(_of(scores, alive, [0], screens)), kept(len(candidates), SCREENED))
+        for more, most in ((FIRST, kept(len(candidates))), (SECOND, 2)):
             done += more
-            alive, left = _best(scores, alive, done, most)
-            dropped += left
-            names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
-            if len(alive) < 2:
-                return Choice((), tuple(alive), names, dropped=tuple(dropped))
+            if len(alive) > 1:
+                keep(_of(scores, alive, range(done)).mean(axis=1), most)
+        names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
+        if len(alive) < 2:
+            return Choice((), tuple(alive), names, dropped=tuple(dropped))
         for end in (done + LOOK, draws):
             of = range(done, min(end, draws))
             values = _of(scores, names, of)[:2]
@@ -124,86 +154,55 @@ def choose(
     return Choice((), tuple(alive), names, of, difference, found, tuple(dropped))
 
 
-def _kept(candidates: int) -> int:
-    """Return the number of candidates that remain after the first draws."""
-    return max(2, math.ceil(KEPT * candidates))
+def kept(candidates: int, share: float | None = None) -> int:
+    """Return the number of candidates that remain; `share` is `KEPT` by default."""
+    return max(2, math.ceil((KEPT if share is None else share) * candidates))
 
 
 def _of(
-    scores: Scores, candidates: Sequence[str], draws: range
+    scores: Scores, candidates: Sequence[str], draws: Iterable[int], screens: Sequence[str] = ("",)
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return the scores (candidates, draws); raise _MissingError if there are missing ones."""
-    cells = [(candidate, draw) for draw in draws for candidate in candidates]
-    if missing := [cell for cell in cells if cell not in scores]:
+    """Return scores (candidates, draws and screens); raise _MissingError if some are missing."""
+    cells = [[Cell(name, n, screen) for n in draws for screen in screens] for name in candidates]
+    by_draw = [cell for column in zip(*cells, strict=True) for cell in column]
+    if missing := [cell for cell in by_draw if cell not in scores]:
         raise _MissingError(missing)
-    rows = [[scores[candidate, draw] for draw in draws] for candidate in candidates]
-    return np.array(rows, dtype=np.float64)
+    return np.array([[scores[cell] for cell in row] for row in cells], dtype=np.float64)
 
 
-def _best(
-    scores: Scores, candidates: Sequence[str], draws: int, most: int
-) -> tuple[list[str], list[Dropped]]:
-    """Return the best candidates over the first draws, and those that leave."""
-    means = _of(scores, candidates, range(draws)).mean(axis=1)
-    order = sorted(range(len(candidates)), key=lambda n: (np.isnan(means[n]), -means[n]))
-    kept = [n for n in order[:most] if not np.isnan(means[n])]
-    left = [Dropped(candidates[n], draws, bool(np.isnan(means[n]))) for n in order if n not in kept]
-    return [candidates[n] for n in kept], left
+def _screened(scores: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> Any:
+    """Return the quality of each candidate in the screens: minus its mean rank."""
+    ranks = rankdata(-np.nan_to_num(scores, nan=-np.inf), axis=0).mean(axis=1)
+    return np.where(np.isnan(scores).all(axis=1), np.nan, -ranks)
 
 
-# ---- the runs of a choice, and its budget --------------------------------------------------------
+# ---- the budget ----------------------------------------------------------------------------------
+
+UNITS = {"minute": 60, "hour": 3600, "round": 1}
 
 
-Compute = Callable[[Sequence[Cell]], tuple[Scores, float]]
-"""A function that runs cells. It returns their scores, and the seconds that all of them take; 0 if
-their results were stored before, so that nothing was measured."""
+def read_budget(budget: str) -> tuple[float, bool]:
+    """Return a budget, "30 minutes", "2 hours" or "5000 rounds", in seconds or rounds.
 
-
-def seconds_of(budget: str) -> float:
-    """Return the seconds of a budget such as "30 minutes"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour)s?", budget.strip())
+    The second value says whether it is a time.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour|round)s?", budget.strip())
     if not match:
-        raise SettingsError(f'budget = {budget!r}: write "30 minutes" or "2 hours"', "budget")
-    return float(match[1]) * {"minute": 60, "hour": 3600}[match[2]]
+        allowed = '"30 minutes", "2 hours" or "5000 rounds"'
+        raise SettingsError(f"budget = {budget!r}: write {allowed}", "budget")
+    return float(match[1]) * UNITS[match[2]], match[2] != "round"
 
 
-def draws_within(seconds: float, cell: float, candidates: int) -> int:
-    """Return the number of draws within a number of seconds, of which each cell needs `cell`.
+def draws_within(cells: float, candidates: int, screens: bool) -> int:
+    """Return the number of draws for which so many cells are enough.
 
-    The finalists and the reference are run on all draws. Raises a SettingsError if the seconds are
+    The finalists and the reference are run on all draws. Raises a SettingsError if the cells are
     not enough for the fewest draws.
     """
-    select = FIRST * candidates + SECOND * _kept(candidates)
-    draws = FIRST + SECOND + math.floor((seconds / cell - select) / 3)
+    rest = kept(candidates, SCREENED) if screens else candidates
+    select = candidates + (FIRST - 1) * rest + SECOND * kept(candidates)
+    draws = FIRST + SECOND + math.floor((cells - select) / 3)
     if draws < FEWEST:
-        needed = (select + 3 * (FEWEST - FIRST - SECOND)) * cell / 60
-        raise SettingsError(f"budget: {FEWEST} draws need about {needed:.0f} minutes", "budget")
+        times = (select + 3 * (FEWEST - FIRST - SECOND)) / cells
+        raise SettingsError(f"budget: {FEWEST} draws need {times:.1f} times as much", "budget")
     return draws
-
-
-def carry_out(
-    candidates: Sequence[str], compute: Compute, file: Path, draws: int, budget: str, reference: str
-) -> Choice:
-    """Run cells until the choice is made.
-
-    `budget` is a time or "". It becomes a number of draws after the first draw that was not stored
-    before. This number is written to `file`, so that a continued choice takes the same decisions.
-
-    Raises a RunFailedError if all candidates failed.
-    """
-    asked = {"budget": budget, "candidates": list(candidates)}
-    stored = read_json(file) if budget and file.exists() else {}
-    known = not budget or asked.items() <= stored.items()
-    draws, scores = min(draws, stored.get("draws", draws) if known else draws), dict[Cell, float]()
-    while not (choice := choose(candidates, scores, draws, reference)).is_made:
-        first = choice.cells[0][1]
-        cells = [cell for cell in choice.cells if known or cell[1] == first]
-        new, seconds = compute(cells)
-        scores |= new
-        if not known and seconds:
-            within = draws_within(seconds_of(budget), seconds / len(cells), len(candidates))
-            draws, known = min(draws, within), True
-            write_atomically(file, json.dumps({**asked, "draws": within}).encode())
-    if not choice.finalists:
-        raise RunFailedError("the training of every candidate failed")
-    return choice

@@ -36,10 +36,13 @@ class Chosen:
     answer : str
         The answer in one sentence.
     left : list of str
-        A sentence for each candidate that left before the comparison, or failed.
+        A sentence for each candidate that left before the comparison, or failed; and the rounds
+        that were run for each.
     comparisons : Report
         The page: the finalists and the reference on the draws that did not choose them, and all
         candidates on the first draws.
+    spent : Mapping[str, int]
+        The number of rounds that were run for each candidate.
     start : nn.Module, optional
         The chosen starting model, trained on the first draw. `coprefl choose` writes its file.
     """
@@ -48,6 +51,7 @@ class Chosen:
     answer: str
     left: list[str]
     comparisons: Report
+    spent: Mapping[str, int]
     start: nn.Module | None = None
 
     @property
@@ -56,7 +60,8 @@ class Chosen:
 
         "difference" and "difference-std" are over "pairs" draws: for the finalists and the
         reference those that did not choose them; for the others those that selected the finalists,
-        which overstate the difference.
+        which overstate the difference. A candidate that left after the screens has only its number
+        of "rounds-run".
         """
         parts = []
         for comparison in self.comparisons.comparisons:
@@ -64,7 +69,9 @@ class Chosen:
             means = data.pivot(index="row", columns="metric", values="mean")
             measured = data[data["metric"] == comparison.metrics[0]].set_index("row")
             parts.append(measured[["difference", "difference-std", "pairs"]].join(means))
-        return pd.concat(parts).groupby(level=0, sort=False).first()
+        table = pd.concat(parts).groupby(level=0, sort=False).first()
+        every = table.index.union(list(self.spent), sort=False)
+        return table.reindex(every).assign(**{"rounds-run": pd.Series(self.spent)})
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of the differences from the chosen start; also save it to `path`."""
@@ -93,12 +100,17 @@ class Chosen:
 
 
 def chosen_of(
-    choice: Choice, compared: Report, selected: Report, problems: Mapping[str, str]
+    choice: Choice,
+    compared: Report,
+    selected: Report,
+    problems: Mapping[str, str],
+    spent: Mapping[str, int],
 ) -> Chosen:
     """Return the answer of a choice.
 
     `compared` has the finalists and the reference on the draws that compared them, and `selected`
-    the candidates on the first draws. `problems` has the problem of each candidate that failed.
+    the candidates on the first draws. `problems` has the problem of each candidate that failed, and
+    `spent` the number of rounds that were run for each candidate.
     """
     (comparison,), (first,) = compared.comparisons, selected.comparisons
     comparison = replace(comparison, name="comparison", title="Draws that compared the finalists")
@@ -106,10 +118,13 @@ def chosen_of(
     costs = {name: _costs(comparison, name) for name in choice.finalists}
     name = choice.finalists[0] if choice.found else min(choice.finalists, key=costs.__getitem__)
     left = [
-        f"`{dropped.candidate}` left after {dropped.draws} draws: "
+        f"`{dropped.candidate}` left after "
+        + (f"{dropped.draws} draws: " if dropped.draws else "the screens: ")
         + (f"failed ({problems[dropped.candidate]})" if dropped.failed else "behind")
         for dropped in choice.dropped
     ]
+    each = ", ".join(f"`{start}` {rounds:,}" for start, rounds in spent.items())
+    left.append(f"Rounds that were run: {each}; {sum(spent.values()):,} in all.")
     answer = f"Use `{name}`: the training of every other finalist failed."
     for second in set(choice.finalists) - {name}:
         cheaper = costs[name] < costs[second]
@@ -120,7 +135,7 @@ def chosen_of(
         comparisons=[comparison, first],
         figures=["differences", *compared.figures],
     )
-    return Chosen(name, answer, left, report)
+    return Chosen(name, answer, left, report, spent)
 
 
 def _answer(comparison: Comparison, name: str, second: str, *, found: bool, cheaper: bool) -> str:

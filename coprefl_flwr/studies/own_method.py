@@ -136,8 +136,12 @@ def pretraining_of(
     clients: Clients | Sequence[Any],
     rounds: int,
     options: Mapping[str, Any],
+    name: str = "",
 ) -> Pretraining:
-    """Return the pre-training stage of a network on clients that are datasets."""
+    """Return the pre-training stage of a network on clients that are datasets.
+
+    `name` is the name of the start; by default the text of the method, or its classes.
+    """
     if not isinstance(clients, Clients):
         if not isinstance(clients, Sequence) or isinstance(clients, str) or not len(clients):
             needed = "the clients that cp.partition returns, or a list of a dataset per client"
@@ -150,7 +154,8 @@ def pretraining_of(
     for samples in {samples.dataset.shape: samples for samples in clients.samples}.values():
         architecture.check("model", samples)
     described = _pretraining_method(method, training, chosen, number)
-    name = "+".join(phase.label for phase in method.phases) if method.instance else ""
+    if method.instance and not name:
+        name = "+".join(phase.label for phase in method.phases)
     run = RunOptions(seed=seed, keep=chosen.get("keep"))
     return Pretraining(described, clients, architecture, run, name=name, loss=training.loss)
 

@@ -1,20 +1,23 @@
 """The results of a study: tables of the rows and rounds of all stages, and the report."""
 
+import functools
 import json
 import logging
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from safetensors import SafetensorError
 
 from coprefl_flwr import plugins
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
-from coprefl_flwr.report.columns import KEPT, STEP_SIZE
+from coprefl_flwr.report.columns import KEPT, STEP_SIZE, STOPPED
 from coprefl_flwr.report.formats import LOG_WIDTH
 from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
@@ -55,6 +58,60 @@ def frames_of(
     return frame(rows, ROW), frame(rounds, OF_A_ROUND)
 
 
+def outcome_of(starts: Mapping[str, Study], store: Store, content: Mapping[str, Any]) -> Outcome:
+    """Return the results of starts, or of personalised methods, each with the study of its stages.
+
+    `content` is added to what a report needs in addition to the rows (see `Outcome`).
+    """
+    stages = {start: list(study.stages) for start, study in starts.items()}
+    rows, rounds = frames_of([(start, stage) for start in stages for stage in stages[start]], store)
+    trained = {start: own[0] for start, own in stages.items() if isinstance(own[0], Pretraining)}
+    about: dict[str, Any] = {
+        "starts": list(stages),
+        "costs": {start: costs_of(stage, store) for start, stage in trained.items()},
+        "chained": {
+            start: stage.chained(store.result(stage)["rounds"]) for start, stage in trained.items()
+        },
+        "seconds": {
+            start: [store.seconds(stage) for stage in own if stage.has_client_rows]
+            for start, own in stages.items()
+        },
+    }
+    return Outcome(rows, rounds, {**about, **content})
+
+
+def costs_of(stage: Pretraining, store: Store) -> dict[str, float]:
+    """Return costs of a start's pre-training, and the round of an early stop."""
+    # An untrained start has no rows of rounds to count.
+    numbers = {} if stage.phases else {"rounds": 0.0}
+    rounds = store.result(stage)["rounds"]
+    if stage.keep and not rounds:
+        return numbers
+    # Stored results are reported even if the data of their clients are no longer available.
+    if costs := result_or_none("the cost of starts", cost, stage, len(rounds) or None):
+        numbers |= {STEP_SIZE: costs[0], "gradients": costs[1] / 1e6}
+    if stage.keep:
+        value = rounds[-1].get(stage.keep.column)
+        ended = len(rounds) < stage.rounds or (value is not None and stage.keep.reached(value))
+        numbers[STOPPED] = float(len(rounds)) if ended else math.inf
+        numbers[KEPT] = rounds[-1].get(KEPT, math.nan)
+    return numbers
+
+
+def result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
+    """Return the result. If code or data are missing or damaged, log a line and return None."""
+    try:
+        return make(*args)
+    except (SettingsError, SafetensorError) as error:
+        _warn_once(f"{what} is left out: {error}")
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_once(line: str) -> None:
+    logger.warning("%s", line)
+
+
 def write_results(study: Study, store: Store) -> None:
     """Write the rows, the rounds and the report of a finished study, and log the tables."""
     rows, rounds = gather(study, store)
@@ -85,13 +142,9 @@ def about(study: Study, store: Store, seed: int, draw: int | None) -> dict[str, 
         task = "" if stage.task is None else f"task {stage.task}: "
         troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
-        rounds = store.result(stage)["rounds"]
-        chained[start] = stage.chained(rounds)
-        if not stage.is_external:
-            step_size, gradients = cost(stage, len(rounds))
-            of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
-            of_start[KEPT] = float(rounds[-1].get(KEPT, math.nan)) if rounds else math.nan
-            costs[start] = {key: n for key, n in of_start.items() if math.isfinite(n)}
+        chained[start] = stage.chained(store.result(stage)["rounds"])
+        numbers = costs_of(stage, store).items()
+        costs[start] = {key: number for key, number in numbers if math.isfinite(number)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
     made = {key: how[key] for key in ("commit", "machine") if key in how}

@@ -28,7 +28,7 @@ from coprefl_flwr.studies.measurements import ClientMetrics, Measurement, exampl
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, Stage, TrainingStage
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.task_data import Tasks, task_name
 from coprefl_flwr.studies.training_options import as_stored
@@ -95,6 +95,8 @@ class Downstream:
         Whether each starting model is also diagnosed in each task.
     metrics : ClientMetrics
         Your own metrics, which every client computes.
+    architecture, run_options : Architecture, RunOptions, optional
+        The network of the tasks, and their seed. Default: those of the pre-training.
     """
 
     trained: Method
@@ -115,6 +117,8 @@ class Downstream:
         "Hessian, loss barrier between clients' models, linear probe",
     )
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
+    architecture: Architecture | None = None
+    run_options: RunOptions | None = None
 
     def __post_init__(self) -> None:
         """Check each value; with 0 rounds, the head must be computed."""
@@ -133,7 +137,10 @@ class Downstream:
     def of_start(self) -> dict[str, Any]:
         """Return the options on which a measurement before the first round of a task depends."""
         training = self.trained.training
-        return {
+        own: dict[str, Any] = {}
+        if self.architecture and self.run_options:
+            own = {"network": self.architecture.identity(), "seed": self.run_options.seed}
+        return own | {
             "method": self.trained.identity(),
             "training": as_stored(values_of(training, "rounds", "participants", later=False)),
             "keeps-head": self.keeps_head,
@@ -165,11 +172,12 @@ class Task(TrainingStage):
         self.metrics = how.metrics
         self.drawn_by, _ = tasks.part(number)
         self.task = self.number = number
-        self.architecture, self.phases = pretraining.architecture, [how.trained]
+        self.architecture, self.phases = how.architecture or pretraining.architecture, [how.trained]
         self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
         rounds = self.warmup_rounds + how.rounds
         path, start = f"tasks/{number}/{folder}", pretraining.start
-        super().__init__(pretraining.run_options, title, path, start, rounds)
+        run_options = how.run_options or pretraining.run_options
+        super().__init__(run_options, title, path, start, rounds)
 
     def phase_of(self, server_round: int) -> Method:
         """Return the phase of a round. If the head is computed, round 1 computes the head."""

@@ -99,7 +99,7 @@ def test_numbers_of_runs_on_the_page_are_those_of_the_recipe(name):
         if table_row.validated:
             of_validation = table_row.combination | {"tasks": recipe.validation_tasks}
             for one in trials:
-                deciding.add(Run.of(of_validation, one.method, recipe.validation_seed))
+                deciding.add(Run.of(of_validation, one.method, *recipe.validation_seed))
         # If a row is searched on validation tasks, only one of its values is reported.
         for one in trials[:1] if table_row.validated else trials:
             for run in table_row.reported(one):

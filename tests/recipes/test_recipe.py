@@ -61,7 +61,7 @@ def test_recipe_has_the_values_of_its_file(read):
     }
     assert recipe.compared == ("participants",)
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
-    assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
+    assert (recipe.validation_tasks, recipe.validation_seed) == (2, (100,))
     assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # For the cyclic row.
     assert recipe.figures == ("accuracies",)
     assert recipe.scale == ""

@@ -4,13 +4,11 @@ import pytest
 
 from coprefl_flwr.recipes.execute import run_recipe
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.runs import Run, quarter
 from coprefl_flwr.recipes.search import (
     best,
     check_runs,
     choose,
-    quarter,
-    shortened,
     table_rows,
 )
 from coprefl_flwr.report.tables import NONE
@@ -36,7 +34,7 @@ def classes(run):
 
 
 def test_validation_runs_have_a_separate_seed_and_separate_classes(recipe_of):
-    recipe = recipe_of(seeds=[0, 1], validation_seed=77)
+    recipe = recipe_of(seeds=[0, 1], validation_seed=(77,))
     reported, deciding = [], []
     for table_row in table_rows(recipe):
         for trial in table_row.trials():
@@ -156,11 +154,11 @@ def test_halving_trial_has_a_quarter_of_all_rounds_rounded_up():
         ("cyclic:rounds=10+fedavg:learning-rate=0.1,rounds=40",
          "cyclic:rounds=3+fedavg:learning-rate=0.1,rounds=10"),
     ):  # fmt: skip
-        trial = shortened(Run.of(config, method, 3)).settings
+        trial = Run.of(config, method, 3).shortened().settings
         assert (str(trial.method), trial.rounds, trial.task_rounds) == (short, 13, 3)
         assert (trial.seed, trial.clients, trial.tasks) == (3, 30, 3)
     personal = {"study": "personalised", "rounds": 30}
-    trial = shortened(Run.of(personal, "fedpcl:rounds=20", 0)).settings
+    trial = Run.of(personal, "fedpcl:rounds=20", 0).shortened().settings
     assert str(trial.method) == "fedpcl:rounds=5"
 
 
@@ -305,7 +303,7 @@ def test_runs_of_a_draw_have_the_same_clients_and_tasks_for_every_training_seed(
 
 
 def test_validation_runs_have_classes_that_no_draw_has(recipe_of):
-    recipe = recipe_of(seeds={"data": [1, 2], "training": 2}, validation_seed=77)
+    recipe = recipe_of(seeds={"data": [1, 2], "training": 2}, validation_seed=(77,))
     (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
     trial = table_row.trials()[0]
     (deciding,), reported = table_row.selection_runs(trial), table_row.reported(trial)

@@ -30,7 +30,7 @@ def chosen(
 ):
     made = Choice((), finalists, tuple(names), range(4), found=found, dropped=dropped)
     both = report(names, costs, **changes), report(tuple(VALUES), costs | {"c": 0})
-    return chosen_of(made, *both, problems or {})
+    return chosen_of(made, *both, problems or {}, {"a": 1200, "b": 30})
 
 
 def test_difference_that_was_found() -> None:
@@ -85,6 +85,7 @@ def test_starts_that_left_and_that_failed() -> None:
     assert result.left == [
         "`c` left after 2 draws: failed (diverged: loss not finite)",
         "`b` left after 3 draws: behind",
+        "Rounds that were run: `a` 1,200, `b` 30; 1,230 in all.",
     ]
     assert result.comparisons.notes == [result.answer, *result.left]
 
