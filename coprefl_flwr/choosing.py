@@ -5,7 +5,7 @@ import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.api import downstream_of, settings_of
+from coprefl_flwr import api
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, unknown, wrong_type
 from coprefl_flwr.federation.progress import quiet_flower
@@ -30,7 +30,6 @@ from coprefl_flwr.recipes.recipe import RecipeRow, Trial
 from coprefl_flwr.recipes.runs import StudyRun, quarter, quarter_of
 from coprefl_flwr.recipes.search import SearchedRow
 from coprefl_flwr.report import Report
-from coprefl_flwr.report.columns import Headings
 from coprefl_flwr.report.outcome import report_of
 from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.choice import DRAWS, FEWEST, SCREENS, Cell, read_budget
@@ -44,7 +43,7 @@ from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import Tasks
-from coprefl_flwr.studies.tasks import Task, architecture_of_tasks, comparison
+from coprefl_flwr.studies.tasks import architecture_of_tasks, comparison
 
 OPTION = Option("draws", "draws", DRAWS, (int,), "largest number of draws", minimum=FEWEST)
 Candidate = str | Path | Strategy | nn.Module
@@ -149,8 +148,6 @@ def choose_start(
     2
     """
     usage = "cp.choose_start(candidates, clients, tasks, network)"
-    if not isinstance(tasks, Tasks):
-        raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     named = default_candidates(rounds) if candidates is None else _named(candidates)
     if len(named) < 2:
         raise SettingsError(f"candidates = {list(named)}: two or more are needed")
@@ -160,18 +157,26 @@ def choose_start(
     if reference and reference not in named:
         raise SettingsError(f"reference: {unknown('candidate', reference, named)}")
     model = checked_network("network", network, usage)
-    objects = _Objects(clients, tasks, model, rounds, pretraining, downstream)
-    rows = [_row(name, start, search, objects) for name, start in named.items()]
+    options = {"rounds": 50, "head": str(FRESH), "network": None, **downstream}
+    how = api.downstream_of(tasks, **{k: v for k, v in options.items() if k not in NOT_OF_RUNS})
+    objects = _Objects(clients, tasks, model, rounds, pretraining, options)
+    searched = {key.replace("_", "-"): tuple(values) for key, values in search.items()}
+    rows = []
+    for name, candidate in named.items():
+        given = isinstance(candidate, nn.Module | Path) or candidate == RANDOM
+        method = START if given else read_method(candidate, usage)
+        values = {} if given or method.instance else searched
+        row = RecipeRow(name, method, values, PRETRAINING, frozenset(values))
+        rows.append(_Row(row, how.metrics.headings, objects, candidate if given else None))
     phases = [phase for row in rows for phase in row.row.method.trained]
     known = {key for phase in phases for key in phase.keys(PRETRAINING)}
-    for key in search:
-        if key.replace("_", "-") not in known:
-            raise SettingsError(f"search: {unknown('option', key, known)}")
-    for row in rows:
-        row.reported(row.trials()[0])[0].study.check()
-    threads = torch.get_num_threads()
+    for key in searched.keys() - known:
+        raise SettingsError(f"search: {unknown('option', key, known)}")
+    for of_candidate in rows:
+        of_candidate.reported(of_candidate.trials()[0])[0].study.check()
     with ExitStack() as entered:
-        entered.callback(torch.set_num_threads, threads)  # Runs in this process have one thread.
+        # Runs in this process have one thread, so that their numbers do not depend on `workers`.
+        entered.callback(torch.set_num_threads, torch.get_num_threads())
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
         if checkpoint is None:
@@ -196,21 +201,13 @@ def _named(candidates: Any) -> dict[str, Candidate]:
     return {one if isinstance(one, str) else type(one).__name__: one for one in candidates}
 
 
-def _row(name: str, candidate: Candidate, search: Options, objects: "_Objects") -> "_Row":
-    """Return the row of a candidate; only texts have searched values."""
-    if isinstance(candidate, nn.Module | Path) or candidate == RANDOM:
-        given = f"{FILE}{candidate}" if isinstance(candidate, Path) else candidate
-        weights = objects.network if isinstance(given, str) and given == RANDOM else given
-        return _Row(RecipeRow(name, START, {}, PRETRAINING), objects, weights)
-    method = read_method(candidate, 'cp.choose_start(["fedavg", "coprefl"], ...)')
-    values = {key.replace("_", "-"): tuple(values) for key, values in search.items()}
-    options = {} if method.instance else values
-    return _Row(RecipeRow(name, method, options, PRETRAINING, frozenset(options)), objects)
+NOT_OF_RUNS = ("network", "seed")
+"""Arguments of `evaluate_starts` that are not options of how tasks are run."""
 
 
 @dataclass(frozen=True)
 class _Objects:
-    """The arguments of a choice, and its draws."""
+    """The arguments of a choice."""
 
     clients: Any
     tasks: Tasks
@@ -218,36 +215,24 @@ class _Objects:
     rounds: int
     pretraining: Options
     downstream: Options
-    draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)
-
-    def drawn(self, draw: int) -> tuple[Any, Tasks]:
-        """Return the clients and the tasks of a draw."""
-        if draw not in self.draws:
-            self.draws[draw] = _drawn(self.clients, draw), _drawn(self.tasks, draw)
-        return self.draws[draw]
-
-    def seed(self, draw: int) -> int:
-        """Return the seed of the tasks of a draw."""
-        return int(self.downstream.get("seed", self.tasks.seed)) + draw
 
 
+@functools.lru_cache(maxsize=64)
 def _drawn(drawn: Any, draw: int) -> Any:
-    """Return clients or tasks with seeds that are larger by `draw`; a list of datasets as it is."""
-    if not draw or not isinstance(drawn, Clients | Tasks):
-        return drawn
+    """Return clients or tasks with seeds that are larger by `draw`."""
     others = getattr(drawn, "others", ())
     more = {"others": tuple(_drawn(one, draw) for one in others)} if others else {}
     changes: dict[str, Any] = {"seed": drawn.seed + draw, **more}
-    return replace(drawn, **changes)
+    return replace(drawn, **changes) if draw else drawn
 
 
 @dataclass(frozen=True, eq=False)
 class _Run(StudyRun):
-    """A candidate on a draw; `weights` are those of a start that is not trained."""
+    """A candidate on a draw; `given` is a start that is not trained."""
 
     name: str
     method: Method
-    weights: nn.Module | str | None
+    given: Any
     cell: Cell
     objects: _Objects
     is_short: bool = False
@@ -266,79 +251,66 @@ class _Run(StudyRun):
         self.study.root = folder
         return client_app(self.study.client)
 
-    @property
-    def task(self) -> Task:
-        """The first task."""
-        task = self.client_stages[0]
-        assert isinstance(task, Task)
-        return task
-
     @functools.cached_property
     def study(self) -> Study:  # type: ignore[override]
         """The pre-training and the tasks."""
-        objects, draw = self.objects, self.cell.draw
-        (clients, tasks), network = objects.drawn(draw), objects.network
-        named = {"network", "seed"}
-        options = {key: value for key, value in objects.downstream.items() if key not in named}
-        of_screen = SCREENS.get(self.cell.screen, {})
-        options |= {"head": of_screen["head"]} if "head" in of_screen else {}
-        options["rounds"] = of_screen.get("task-rounds", options.get("rounds", 50))
-        rounds = objects.rounds
-        if self.is_short:
-            rounds, options["rounds"] = quarter(rounds), quarter(options["rounds"])
-        how, run = downstream_of(tasks, **options), RunOptions(seed=objects.seed(draw))
-        factory, keeps = objects.downstream.get("network"), how.keeps_head
-        starts = {self.name: network}
-        architecture = architecture_of_tasks(starts, factory, tasks, run.seed, keeps_head=keeps)
-        how = replace(how, architecture=architecture, run_options=run)
-        if self.weights is not None:
-            given: Any = {"name": self.name, "weights": self.weights, "keeps_head": keeps}
-            stage = Pretraining(START, None, architecture, run, **given)
-            return Study(comparison([stage], tasks, how))
-        method, options = self.method, dict(objects.pretraining)
-        if method.instance:
-            strategy: Any = copy.copy(method.instance)
-            strategy.seed += draw
-            method = read_method(strategy, "")
+        objects, draw, part = self.objects, self.cell.draw, quarter if self.is_short else int
+        clients, tasks, network = objects.clients, _drawn(objects.tasks, draw), objects.network
+        screen = SCREENS.get(self.cell.screen, {})
+        options = dict(objects.downstream)
+        seed, factory = options.pop("seed", tasks.seed - draw) + draw, options.pop("network")
+        options["head"] = screen.get("head", options["head"])
+        options["rounds"] = part(screen.get("task-rounds", options["rounds"]))
+        how, run = api.downstream_of(tasks, **options), RunOptions(seed=seed)
+        keeps, starts = how.keeps_head, {self.name: network}
+        of_tasks = architecture_of_tasks(starts, factory, tasks, seed, keeps_head=keeps)
+        how = replace(how, architecture=of_tasks, run_options=run)
+        if self.given is not None:
+            weights = f"{FILE}{self.given}" if isinstance(self.given, Path) else self.given
+            weights = network if weights == RANDOM else weights
+            given: Any = {"name": self.name, "weights": weights, "keeps_head": keeps}
+            start = Pretraining(START, None, of_tasks, run, **given)
         else:
-            options["seed"] = options.get("seed", 0) + draw
-        stage = pretraining_of(method, network, clients, rounds, options, self.name)
-        return Study(comparison([stage], tasks, how))
+            method, of_start = self.method, dict(objects.pretraining)
+            if method.instance:
+                strategy: Any = copy.copy(method.instance)
+                strategy.seed += draw
+                method = read_method(strategy, "")
+            else:
+                of_start["seed"] = of_start.get("seed", 0) + draw
+            if isinstance(clients, Clients):
+                clients = _drawn(clients, draw)
+            rounds = part(objects.rounds)
+            start = pretraining_of(method, network, clients, rounds, of_start, self.name)
+        return Study(comparison([start], tasks, how))
 
 
 @dataclass(frozen=True)
 class _Row(SearchedRow[_Run]):
-    """A candidate of `choose_start`."""
+    """A candidate of `choose_start`; `given` is a start that is not trained."""
 
     row: RecipeRow
+    headings: Any
     objects: _Objects
-    weights: nn.Module | str | None = None
+    given: Any = None
     of_choice = validated = True
 
     @property
-    def headings(self) -> Headings:  # type: ignore[override]
-        """The titles and better directions of the user's metrics, by column."""
-        return self.run(Cell(self.label, 0)).task.metrics.headings
+    def halves(self) -> bool:  # type: ignore[override]
+        """Whether the values are searched by halving."""
+        return self.searched
 
-    @property
-    def searched(self) -> bool:  # type: ignore[override]
-        """Whether one of several values is chosen."""
-        return len(self.trials()) > 1
-
-    halves = searched
-
-    def run(self, cell: Cell, trial: Trial | None = None) -> _Run:
-        """Return a run of a candidate, or of one of its trials."""
-        method = trial.method if trial else self.row.method
-        return _Run(cell.candidate, method, self.weights, cell, self.objects)
+    def run(self, trial: Trial, cell: Cell) -> _Run:
+        """Return a run of one of the trials."""
+        return _Run(cell.candidate, trial.method, self.given, cell, self.objects)
 
     def reported(self, trial: Trial) -> list[_Run]:
         """Return the run of a trial on the first draw."""
-        return [self.run(Cell(self.label, 0), trial)]
+        return [self.run(trial, Cell(self.label, 0))]
 
     def selection_runs(self, trial: Trial) -> list[_Run]:
         """Return the runs of a trial on the validation draws."""
-        return [self.run(Cell(self.label, draw), trial) for draw in VALIDATION]
+        return [self.run(trial, Cell(self.label, draw)) for draw in VALIDATION]
 
 
 @dataclass
@@ -350,29 +322,25 @@ class _OfObjects(Candidates):
     def run(self, cell: Cell) -> _Run:
         """Return the run of a cell."""
         row: _Row = self.candidates[cell.candidate]
-        return row.run(cell)
+        return row.run(row.trials()[0], cell)
 
     def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
         """Return the report of some candidates on these draws."""
         outcomes = []
         for draw in draws:
             runs = {name: self.run(Cell(name, draw)) for name in names}
-            run = next(iter(runs.values()))
-            objects, task = run.objects, run.task
+            task: Any = runs[names[0]].client_stages[0]
+            head = runs[names[0]].objects.downstream["head"]
             content = {
                 "title": "Starting models",
-                "seed": objects.seed(draw),
+                "seed": task.run_options.seed,
                 "tasks": len(task.tasks),
                 "columns": task.metrics.headings,
-                "settings": settings_of(
-                    task.tasks, task.how, objects.downstream.get("head", str(FRESH))
-                ),
+                "settings": api.settings_of(task.tasks, task.how, head),
             }
             starts = {name: run.study for name, run in runs.items()}
             outcomes.append(outcome_of(starts, self.store, content))
         report = report_of(outcomes)
-        (comparison,) = report.comparisons
         reference = self.reference if self.reference in names else names[-1]
-        return replace(
-            report, comparisons=[replace(comparison.against(reference), margin=self.margin)]
-        )
+        compared = report.comparisons[0].against(reference)
+        return replace(report, comparisons=[replace(compared, margin=self.margin)])

@@ -28,18 +28,8 @@ from coprefl_flwr.recipes.recipe import ALL, HALVING, Recipe, RecipeRow
 from coprefl_flwr.recipes.runs import Run, StudyRun
 from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.report import Report
-from coprefl_flwr.studies.choice import (
-    FIRST,
-    SCREENED,
-    SCREENS,
-    Cell,
-    Choice,
-    Dropped,
-    choose,
-    draws_within,
-    kept,
-    read_budget,
-)
+from coprefl_flwr.studies import choice
+from coprefl_flwr.studies.choice import FIRST, SCREENS, Cell
 from coprefl_flwr.studies.chosen import METRICS, Chosen, chosen_of
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store
@@ -86,53 +76,54 @@ class Candidates(ABC):
         Raises a RunFailedError if the training of all candidates failed.
         """
         self.failed |= run_rows([row for row in self.rows if row.searched], self.store, self.make)
-        lost = list[Dropped]()
+        lost = list[choice.Dropped]()
         for row in self.rows:
             for trial in row.shown(self.store):
                 if trial is None:
                     self.problems[row.label] = "no value of its search has a score"
-                    lost.append(Dropped(row.label, 0, failed=True))
+                    lost.append(choice.Dropped(row.label, 0, failed=True))
                     continue
                 ending = f":{trial.chosen}" * bool(not row.searched and trial.chosen)
                 fixed = RecipeRow(f"{row.label}{ending}", trial.method, {}, row.row.role)
                 self.candidates[fixed.label] = replace(row, row=fixed)
-        choice = self._choice(list(self.candidates)) if self.candidates else Choice(())
-        if not choice.finalists:
+        made = self._choice(list(self.candidates)) if self.candidates else choice.Choice(())
+        if not made.finalists:
             raise RunFailedError("the training of every candidate failed")
-        choice = replace(choice, dropped=(*lost, *choice.dropped))
-        compared = self.report(choice.names, choice.compared or range(FIRST))
+        made = replace(made, dropped=(*lost, *made.dropped))
+        compared = self.report(made.names, made.compared or range(FIRST))
         first = [[Cell(name, draw) for draw in range(FIRST)] for name in self.candidates]
         whole = [cells[0].candidate for cells in first if {*cells} <= self.scores.keys()]
         spent = {name: sum(stages.values()) for name, stages in self.made.items()}
-        return chosen_of(choice, compared, self.report(whole, range(FIRST)), self.problems, spent)
+        return chosen_of(made, compared, self.report(whole, range(FIRST)), self.problems, spent)
 
-    def _choice(self, names: Sequence[str]) -> Choice:
+    def _choice(self, names: Sequence[str]) -> choice.Choice:
         """Make runs until the choice among these candidates is made."""
         screens, draws = self._screens(names), self.draws
-        asked = {"budget": self.budget, "candidates": names}
-        rounds, is_time = read_budget(self.budget) if self.budget else (math.inf, False)
-        stored = read_json(self.file) if is_time and self.file.exists() else {}
-        if is_known := asked.items() <= stored.items():
-            rounds = stored["rounds"]
+        rounds, is_time = choice.read_budget(self.budget) if self.budget else (math.inf, False)
+        stored = read_json(self.file) if self.file.exists() else {}
+        if stored.get("budget") == self.budget:
+            rounds, is_time = stored["rounds"], False
         each = float(np.mean([self.run(Cell(name, 0)).rounds for name in names]))
         while True:
-            if is_known or (not is_time and math.isfinite(rounds)):
-                draws = min(draws, draws_within(rounds / each, len(names), bool(screens)))
-            choice = choose(names, self.scores, draws, self.reference, screens)
-            if choice.is_made:
-                return choice
-            first = choice.cells[0].draw
-            if is_time and not is_known and first and self.measured:
+            if not is_time and self.budget:
+                within = choice.draws_within(rounds / each, len(names), bool(screens))
+                draws = min(draws, within)
+            made = choice.choose(names, self.scores, draws, self.reference, screens)
+            if made.is_made:
+                return made
+            first = made.cells[0].draw
+            if is_time and first and self.measured:
                 # The clock decides once: a choice that continues takes the same decisions.
-                rounds, is_known = rounds * self.measured / self.seconds, True
-                write_atomically(self.file, json.dumps({**asked, "rounds": rounds}).encode())
+                rounds, is_time = rounds * self.measured / self.seconds, False
+                content = {"budget": self.budget, "rounds": rounds}
+                write_atomically(self.file, json.dumps(content).encode())
             else:
-                self._make([c for c in choice.cells if is_known or not is_time or c.draw == first])
+                self._make([c for c in made.cells if not is_time or c.draw == first])
 
     def _screens(self, names: Sequence[str]) -> list[str]:
         """Return the screens that the tasks allow; none if they would drop no candidate."""
         task = self.run(Cell(names[0], 0)).client_stages[0]
-        if task.rounds < 2 or kept(len(names), SCREENED) >= len(names):
+        if task.rounds < 2 or choice.kept(len(names), choice.SCREENED) >= len(names):
             return []
         allowed = []
         for screen in SCREENS:
@@ -176,7 +167,7 @@ def check_choice(recipe: Recipe) -> list[Run]:
         if sum(len(row.trials()) if recipe.select == ALL else 1 for row in rows) < 2:
             raise SettingsError("choose: needs two methods or more", "methods")
         if recipe.choose.budget:
-            read_budget(recipe.choose.budget)
+            choice.read_budget(recipe.choose.budget)
     runs = list[Run]()
     for row in rows:
         with recipe.placing(row.row):

@@ -36,8 +36,6 @@ class SearchedRow(ABC, Generic[AnyRun]):
     """A method, and the trials among which its runs are chosen."""
 
     row: RecipeRow
-    searched: bool
-    """Whether one of several values is chosen."""
     validated: bool
     """Whether the value is chosen on validation tasks."""
     halves: bool
@@ -52,6 +50,11 @@ class SearchedRow(ABC, Generic[AnyRun]):
     def label(self) -> str:
         """The row's name."""
         return self.row.label
+
+    @property
+    def searched(self) -> bool:
+        """Whether one of several values is chosen."""
+        return len(self.trials()) > 1
 
     def trials(self) -> list[Trial]:
         """Return the row with each combination of the values that are searched."""
@@ -137,7 +140,7 @@ class TableRow(SearchedRow[Run]):
         return self.recipe.headings
 
     @property
-    def searched(self) -> bool:  # type: ignore[override]
+    def searched(self) -> bool:
         """Whether one of several values is chosen. With `select: all` each value is a row."""
         return self.recipe.select != ALL and len(self.trials()) > 1
 

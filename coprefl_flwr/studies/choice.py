@@ -194,7 +194,7 @@ def read_budget(budget: str) -> tuple[float, bool]:
 
 
 def draws_within(cells: float, candidates: int, screens: bool) -> int:
-    """Return the number of draws for which so many cells are enough.
+    """Return the number of draws for which a number of cells is enough.
 
     The finalists and the reference are run on all draws. Raises a SettingsError if the cells are
     not enough for the fewest draws.
