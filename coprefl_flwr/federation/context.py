@@ -137,11 +137,9 @@ class RunStrategy:
         every = self.rounds_to_evaluation
         return bool(every) and (server_round % every == 0 or server_round == last_round)
 
-    def evaluation_exchange(
-        self, ctx: "RoundContext", arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
-        """Return the exchange in which these clients evaluate `arrays`."""
-        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
+    def evaluation_exchange(self, ctx: "RoundContext", arrays: Arrays) -> Exchange:
+        """Return the exchange in which clients evaluate `arrays`."""
+        return Exchange("evaluate", arrays, ctx.evaluating(), MetricsOnly(), needed=1)
 
 
 class Members(Protocol):

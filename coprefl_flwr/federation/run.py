@@ -279,7 +279,7 @@ class Run:
         if not self.strategy.evaluation_due(server_round, self.num_rounds):
             return
         ctx = self.context(server_round)
-        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
+        exchange = self.strategy.evaluation_exchange(ctx, self.arrays)
         exchange = replace(exchange, stateful=bool(self._stateful))
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)

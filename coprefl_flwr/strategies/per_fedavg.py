@@ -1,6 +1,5 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -41,11 +40,9 @@ class PerFedAvg(RoundStrategy):
         replies = yield Exchange("train", arrays, ctx.sample(), Mean(""), config=config)
         return replies.arrays, replies.mean_metrics()
 
-    def evaluation_exchange(
-        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
+    def evaluation_exchange(self, ctx: RoundContext, arrays: Arrays) -> Exchange:
         """Return the exchange that evaluates the model after each client's own adaptation."""
-        exchange = super().evaluation_exchange(ctx, arrays, clients)
+        exchange = super().evaluation_exchange(ctx, arrays)
         return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})
 
     def budget(self, work: Work) -> Budget:

@@ -64,11 +64,9 @@ class Schedule(RoundStrategy):
         ends = [self.phase(server_round + 1)[1], last_round]
         return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
 
-    def evaluation_exchange(
-        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
+    def evaluation_exchange(self, ctx: RoundContext, arrays: Arrays) -> Exchange:
         """Return the evaluation exchange of the strategy of the current phase."""
-        return self.phase(ctx.round)[0].evaluation_exchange(ctx, arrays, clients)
+        return self.phase(ctx.round)[0].evaluation_exchange(ctx, arrays)
 
     def options(self) -> dict[str, Any]:
         """Return the options of the run, and the options and number of rounds of each phase."""

@@ -1,6 +1,5 @@
 """Refinement on the server: each round of a strategy is followed by SGD on the server's data."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +71,9 @@ class ServerRefined(RoundStrategy):
         rates = self.learning_rate * steps.step_sum
         return self.inner.budget(work).and_server(rates, steps.samples_seen)
 
-    def evaluation_exchange(
-        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
+    def evaluation_exchange(self, ctx: RoundContext, arrays: Arrays) -> Exchange:
         """Return the evaluation exchange of the inner method."""
-        return self.inner.evaluation_exchange(ctx, arrays, clients)
+        return self.inner.evaluation_exchange(ctx, arrays)
 
     def options(self) -> dict[str, Any]:
         """Return the options of the inner method and of the refinement."""
