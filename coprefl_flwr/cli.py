@@ -21,9 +21,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
+from coprefl_flwr.studies.provenance import versions
 
 INTERRUPTED = 130
 REPORT_HELP = "folder of a recipe, or folders of studies (`flwr run`, `result.report()`)"
@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments of `coprefl`, with all its commands."""
     whole = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
     whole.epilog = "`coprefl COMMAND --help` lists the options of a command, with an example."
-    whole.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    numbers = ", ".join(f"{name} {number}" for name, number in versions().items())
+    whole.add_argument("--version", action="version", version=numbers, help="print versions")
     commands = whole.add_subparsers(
         title="commands", dest="command", required=True, metavar="COMMAND"
     )
@@ -129,16 +130,6 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
     )
-
-
-class _Version(argparse.Action):
-    """Prints the versions; they are only read if --version is given, because this is slow."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from coprefl_flwr.studies.provenance import versions
-
-        say(", ".join(f"{name} {version}" for name, version in versions().items()))
-        parser.exit()
 
 
 if __name__ == "__main__":
