@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import Arrays, records_of
+from coprefl_flwr.arrays import records_of
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.hosting import name_arrays, sent_arrays
 from coprefl_flwr.federation.messages import ARRAYS, plain_reply
@@ -65,6 +65,8 @@ def query_reply(
     from coprefl_flwr.learning.training import torch_seeded
     from coprefl_flwr.models import first_names
 
+    if noise and not clip:
+        raise SettingsError(f"noise = {noise:g}: set clip, too; the noise is a multiple of it")
     sent = _sent_names(message, model, names)
     modes = [(module, module.training) for module in model.modules()]
     with torch_seeded(*_query_key(message, "query"), network=model):
@@ -73,7 +75,11 @@ def query_reply(
         module.training = mode
     gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
     first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
-    return _reply(message, gradient, result.num_examples, result.loss, clip, noise, rng, first)
+    loss_of_query = result.loss
+    if clip:
+        rng = rng or seeds.generator(*_query_key(message, "query-noise"))
+        gradient, loss_of_query = clipped(gradient, loss_of_query, clip, noise, rng, first)
+    return gradient_reply(message, gradient, result.num_examples, loss_of_query)
 
 
 def gradient_reply(
@@ -81,41 +87,17 @@ def gradient_reply(
     gradient: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]],
     num_examples: int,
     loss: float,
-    *,
-    clip: float | None = None,
-    noise: float = 0.0,
-    rng: np.random.Generator | None = None,
 ) -> Message:
     """Return the reply to a query, for an app that computes the gradient without PyTorch.
 
     `loss` is the mean loss of the message's arrays on the `num_examples` samples of the query set,
     and `gradient` its gradient: an array for each array of the message, in their order, or a
-    mapping from the names of the trainable arrays to their gradients. `clip`, `noise` and `rng` are
-    those of `query_reply`. Raises a ValueError if the list has another length than the message, and
-    a SettingsError as `query_reply` does.
+    mapping from the names of the trainable arrays to their gradients. Raises a ValueError if the
+    list has another length than the message.
     """
     named = name_arrays(gradient, sent_arrays(message)[0])
-    return _reply(message, named, num_examples, float(loss), clip, noise, rng, {})
-
-
-def _reply(
-    message: Message,
-    gradient: Arrays,
-    num_examples: int,
-    loss: float,
-    clip: float | None,
-    noise: float,
-    rng: np.random.Generator | None,
-    first: Mapping[str, str],
-) -> Message:
-    """Return the reply with a gradient and a loss, clipped and noised if `clip` is set."""
-    if noise and not clip:
-        raise SettingsError(f"noise = {noise:g}: set clip, too; the noise is a multiple of it")
-    if clip:
-        rng = rng or seeds.generator(*_query_key(message, "query-noise"))
-        gradient, loss = clipped(gradient, loss, clip, noise, rng, first)
-    metrics = {"num-examples": num_examples, "loss": loss}
-    return Message(plain_reply(gradient, metrics), reply_to=message)
+    metrics = {"num-examples": num_examples, "loss": float(loss)}
+    return Message(plain_reply(named, metrics), reply_to=message)
 
 
 def _query_key(message: Message, purpose: str) -> tuple[str | int, ...]:
