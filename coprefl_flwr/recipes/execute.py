@@ -14,7 +14,7 @@ import io
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -89,7 +89,7 @@ def attempt(
             grid = LocalGrid(app)
             if hosts:
                 grid = RayGrid(app, 1 + len(hosts), hosts=[None, *hosts])
-            make_stages(study, grid, store, run_name=run.key, followed=tracker)
+            make_stages(study, grid, replace(store, run_name=run.key), followed=tracker)
     except Exception as error:  # Any error ends this run only; the other runs continue.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)

@@ -155,7 +155,7 @@ class Measurement(Stage):
     def measure(self, store: Store) -> Mapping[str, float | None]:
         """Return the measured numbers by name; None for a number that is not known."""
 
-    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook]) -> None:
         """Measure, and write the numbers as the only row of `rounds` in the result.
 
         A value of another type, such as a tensor of one element, becomes a float.

@@ -56,13 +56,13 @@ def run_study(grid: Grid, study: Study) -> Path:
     """
     name = study.config["run-name"]
     study.check()
-    store = Store(study.root / (as_file_name(name, "._-").lstrip(".") or "run"), Layout.PATH)
+    folder = as_file_name(name, "._-").lstrip(".") or "run"
+    store = Store(study.root / folder, Layout.PATH, run_name=name)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
         with progress_of(study) as progress:
-            followed = partial(shown, progress, unfollowed)
-            run(study, grid, store, run_name=name, followed=followed)
+            run(study, grid, store, followed=partial(shown, progress, unfollowed))
         remove_named(store.root / "features", FEATURE_FILE)
         write_results(study, store)
         return store.root
@@ -130,14 +130,7 @@ def progress_of(study: Study, stream: TextIO | None = None) -> Progress:
     return Progress(len(study.stages), sum(stage.rounds for stage in study.stages), stream)
 
 
-def run(
-    study: Study,
-    grid: Grid,
-    store: Store,
-    *,
-    run_name: str = "run",
-    followed: Followed = unfollowed,
-) -> None:
+def run(study: Study, grid: Grid, store: Store, *, followed: Followed = unfollowed) -> None:
     """Run the stages of a study, except stages whose results the store already holds.
 
     An interrupted stage continues from its last checkpoint. If a stored result was computed from
@@ -146,8 +139,6 @@ def run(
 
     Parameters
     ----------
-    run_name : str
-        The name of the run in messages and in clients' states.
     followed : function, optional
         A function that gives hooks for a stage (see `Followed`).
 
@@ -158,21 +149,15 @@ def run(
     with quiet_flower():
         for stage in study.stages:
             with store.locked(stage), followed(stage) as hooks:
-                run_stage(stage, grid, store, hooks, run_name)
+                run_stage(stage, grid, store, hooks)
 
 
-def run_stage(
-    stage: Stage,
-    grid: Grid,
-    store: Store,
-    hooks: Sequence[Hook] = (),
-    run_name: str = "run",
-) -> None:
+def run_stage(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook] = ()) -> None:
     """Run a stage that is not done, and write its folder."""
     folder = store.folder(stage)
     if finalise(stage, folder):
         return
-    stage.make(grid, store, hooks, run_name)
+    stage.make(grid, store, hooks)
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     if not stage.open_ended:  # It may have ended early, with fewer rounds.

@@ -146,10 +146,10 @@ class Stage(ABC):
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
 
     @abstractmethod
-    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook]) -> None:
         """Compute the result, and write it into the stage's folder of the store.
 
-        `hooks` are called after each round. `run_name` is the name of the run in messages.
+        `hooks` are called after each round.
         """
 
     def max_parallel_clients(self) -> int:
@@ -224,7 +224,7 @@ class TrainingStage(Stage):
         """Return the function that evaluates the global model on the server, or None."""
         return None
 
-    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook]) -> None:
         """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
         folder = store.folder(self)
         if not self.rounds:
@@ -232,7 +232,7 @@ class TrainingStage(Stage):
             write_result(folder, [], [])
             return
         strategy, checkpoint = self.strategy(), folder / CHECKPOINT
-        strategy.run_name, strategy.buffers = run_name, buffer_names(self.module)
+        strategy.run_name, strategy.buffers = store.run_name, buffer_names(self.module)
         if not checkpoint.exists():
             remove_named(folder / STATES, STATE_FILE)
         # Messages have paths relative to the folder of the client's process.

@@ -76,12 +76,13 @@ class Store:
     """A folder `root` with the results of stages.
 
     `layout` says how the stages' folders are named. `checkpoints` says whether stages write
-    checkpoints while they run.
+    checkpoints while they run. `run_name` is the name of the run in messages and clients' states.
     """
 
     root: Path
     layout: Layout = Layout.KEY
     checkpoints: bool = True
+    run_name: str = "run"
 
     @property
     def base(self) -> Path:
