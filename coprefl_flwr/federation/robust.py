@@ -159,11 +159,7 @@ class Robust:
         return f"aggregation = {self.aggregation}: {clients} clients are too few: {needs}"
 
     def _combined(
-        self,
-        models: Sequence[Arrays],
-        start: Arrays,
-        buffers: set[str],
-        weights: Numbers,
+        self, models: Sequence[Arrays], start: Arrays, buffers: set[str], weights: Numbers
     ) -> tuple[Arrays, dict[str, float]]:
         """Return (aggregated arrays, metrics of the rule); updates are differences from `start`."""
         if self.aggregation in (MEDIAN, TRIMMED):

@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coprefl_flwr.arrays import (
-    Arrays,
-    append_prefixed,
-    cast_like,
-    split_prefixed,
-    zeros_like,
-)
+from coprefl_flwr.arrays import Arrays, append_prefixed, cast_like, split_prefixed, zeros_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 

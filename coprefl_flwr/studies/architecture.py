@@ -13,13 +13,7 @@ from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
-from coprefl_flwr.models import (
-    build_model,
-    check_weights,
-    computing,
-    head_names,
-    model_arrays,
-)
+from coprefl_flwr.models import build_model, check_weights, computing, head_names, model_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped

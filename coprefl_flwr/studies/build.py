@@ -159,20 +159,13 @@ def populations(
         data, clients=tasks.task_clients, partition=tasks.task_partition, alpha=tasks.task_alpha
     )
     downstream_tasks = Tasks(
-        DividedSource(datasets, 1),
-        spread_of_tasks,
-        tasks.tasks,
-        tasks.task_classes,
-        seed=seed,
+        DividedSource(datasets, 1), spread_of_tasks, tasks.tasks, tasks.task_classes, seed=seed
     )
     return clients, downstream_tasks
 
 
 def downstream(
-    tasks: TaskSettings,
-    clients: int,
-    training: TrainingOptions,
-    metrics: ClientMetrics,
+    tasks: TaskSettings, clients: int, training: TrainingOptions, metrics: ClientMetrics
 ) -> Downstream:
     """Return how tasks with `clients` clients run; the default is SGD (CoPreFL, appendix B.3)."""
     with about_settings("task-local-epochs"):

@@ -3,14 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import (
-    CLASSES,
-    HEAD,
-    PRETRAINING,
-    RANDOM,
-    REFINED,
-    find_class,
-)
+from coprefl_flwr.methods import CLASSES, HEAD, PRETRAINING, RANDOM, REFINED, find_class
 from coprefl_flwr.studies.method import NO_METHODS, START, Method
 from coprefl_flwr.studies.training_options import TrainingOptions
 

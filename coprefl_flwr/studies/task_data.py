@@ -13,11 +13,7 @@ from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.options import check_declared, option, same_option
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.populations import (
-    Population,
-    Source,
-    identity_of,
-)
+from coprefl_flwr.studies.populations import Population, Source, identity_of
 
 CLASS, GROUP, DOMAIN = "class", "group", "domain"
 """What a task consists of: classes of all samples, or classes of one group or one domain."""

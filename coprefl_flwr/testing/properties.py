@@ -8,13 +8,7 @@ import numpy as np
 from coprefl_flwr import simulation
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.store import Layout, Store, read_result
-from coprefl_flwr.testing.small_study import (
-    INTERRUPTED_IN,
-    RUN_NAME,
-    Broken,
-    Case,
-    numbers_of,
-)
+from coprefl_flwr.testing.small_study import INTERRUPTED_IN, RUN_NAME, Broken, Case, numbers_of
 
 ROUNDING = 1e-5
 """The largest allowed relative difference of two runs with sums in different orders."""
