@@ -77,26 +77,15 @@ class NodeReply:
     alone: bool = False
 
 
-def request(
-    records: Mapping[str, ArrayRecord],
-    config: MessageConfig,
-    *,
-    rule: Rule,
-    clients: Sequence[int] | None,
-    of_clients: Mapping[str, Sequence[str]] | None = None,
-    bounds: str = "",
-) -> RecordDict:
-    """Return the content of a request; `clients` is None for a node that is one client.
+def of_host(
+    clients: Sequence[int], of_each: Sequence[Mapping[str, str]], rule: Rule, bounds: str
+) -> MessageConfig:
+    """Return a request's settings for a node that hosts `clients`.
 
-    `of_clients` holds the settings with one value per client, in the order of the clients.
+    `of_each` has the settings that differ between the clients, in the order of `clients`.
     """
-    differing = (of_clients or {}).items()
-    settings: MessageConfig = {name: values[0] for name, values in differing}
-    if clients is not None:
-        settings = {"clients": list(clients), "combine": str(rule)}
-        settings |= {name: list(values) for name, values in differing}
-        settings |= {"bounds": bounds} if bounds else {}
-    return RecordDict({**records, "config": ConfigRecord({**config, **settings})})
+    differing = {name: [own[name] for own in of_each] for name in of_each[0]}
+    return {"clients": list(clients), "combine": str(rule), "bounds": bounds, **differing}
 
 
 def check_free(what: str, config: Mapping[str, object]) -> None:

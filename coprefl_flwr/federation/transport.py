@@ -232,17 +232,15 @@ class Transport:
         config = {**config, **exchange.config}
         if exchange.returned:
             config[messages.RETURNED] = list(exchange.returned)
+        checks = json.dumps(asdict(bounds))
         requests = []
         for node, share in shares.items():
             of_share = [versions.of(client) if exchange.stateful else {} for client in share]
-            content = messages.request(
-                records if _is_model(exchange, share) else {**records, **no_model},
-                config,
-                rule=exchange.combine,
-                clients=None if node in self.roster.plain else share,
-                of_clients={name: [values[name] for values in of_share] for name in of_share[0]},
-                bounds=json.dumps(asdict(bounds)),
-            )
+            own: MessageConfig = {**of_share[0]}
+            if node not in self.roster.plain:
+                own = messages.of_host(share, of_share, exchange.combine, checks)
+            content = RecordDict(records if _is_model(exchange, share) else {**records, **no_model})
+            content["config"] = ConfigRecord({**config, **own})
             requests.append(Message(content, node, exchange.action))
         return requests
 

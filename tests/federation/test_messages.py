@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.federation.aggregation import LossMoments, Mean, parse
+from coprefl_flwr.arrays import from_record
+from coprefl_flwr.federation.aggregation import LossMoments, parse
 from coprefl_flwr.federation.exchange import Replies
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.messages import (
@@ -16,12 +16,12 @@ from coprefl_flwr.federation.messages import (
     config_of,
     hosted_reply,
     most_often,
+    of_host,
     place,
     plain_reply,
     program_error,
     read_reply,
     reason,
-    request,
     table,
 )
 
@@ -47,32 +47,19 @@ def same(arrays, expected):
         np.testing.assert_array_equal(arrays[name], array)
 
 
-def test_request_to_a_host_and_to_a_single_client():
-    records = {"arrays": to_record(ARRAYS), "extra": to_record({"v": np.zeros(1)})}
-    rule = LossMoments()
-    hosted = request(records, {"server-round": 2}, rule=rule, clients=[4, 1])
-    assert hosted["config"] == ConfigRecord(
-        {"server-round": 2, "clients": [4, 1], "combine": str(rule)}
-    )
-    assert parse(hosted["config"]["combine"]) == rule
-    assert list(hosted.array_records) == ["arrays", "extra"]
-    single = request(records, {"server-round": 2}, rule=rule, clients=None)
-    assert single["config"] == ConfigRecord({"server-round": 2})
-
-
-def test_request_has_settings_that_differ_between_clients():
+def test_request_to_a_host_has_the_settings_of_each_client():
     """The settings have the order of `clients`, which need not be the order of ids."""
-    each = {"state-version": ["3-0", ""], "state-kept": ["", "1-1"]}
-    content = request({}, {"mu": 0.1}, rule=Mean(), clients=[4, 1], of_clients=each)
-    config = dict(content["config"])
-    common = {"mu": 0.1, "clients": [4, 1], "combine": "mean:num-examples"}
-    assert config == common | each
-    assert config_of(config, 0) == common | {"state-version": "3-0", "state-kept": ""}
-    assert config_of(config, 1) == common | {"state-version": "", "state-kept": "1-1"}
-    # A node that is one client gets plain values; without such settings nothing is added.
-    each = {"state-version": ["3-0"], "state-kept": [""]}
-    alone = request({}, {"mu": 0.1}, rule=Mean(), clients=None, of_clients=each)
-    assert alone["config"] == ConfigRecord({"mu": 0.1, "state-version": "3-0", "state-kept": ""})
+    of_each = [
+        {"state-version": "3-0", "state-kept": ""},
+        {"state-version": "", "state-kept": "1-1"},
+    ]
+    config = of_host([4, 1], of_each, LossMoments(), "{}")
+    common = {"clients": [4, 1], "combine": "loss-moments", "bounds": "{}"}
+    assert config == common | {"state-version": ["3-0", ""], "state-kept": ["", "1-1"]}
+    assert parse(config["combine"]) == LossMoments()
+    assert [config_of(config, 0), config_of(config, 1)] == [common | own for own in of_each]
+    # Without such settings nothing is added.
+    assert of_host([4, 1], [{}, {}], LossMoments(), "{}") == common
     assert config_of({"mu": 0.1}, 0) == {"mu": 0.1}
 
 
