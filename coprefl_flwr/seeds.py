@@ -12,6 +12,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+Key = tuple[str | int, ...]
+"""What random numbers depend on, such as (seed, population, round, client, purpose)."""
+
 
 def integer(*key: str | int) -> int:
     """Return a 63-bit integer that depends only on `key`, as a seed for other libraries."""

@@ -9,6 +9,9 @@ from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import computing
+from coprefl_flwr.seeds import Key
+
+Batch = tuple[Tensor, Tensor]
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian-vector product, variant "hf"."""
@@ -70,9 +73,7 @@ class PerFedAvgClient(TorchClient):
                     p.sub_(torch.as_tensor(gradient[name], device=p.device), alpha=alpha)
         return self.evaluate_model(self.model, config)
 
-    def hessian_product(
-        self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
-    ) -> list[Tensor]:
+    def hessian_product(self, batch: Batch, direction: list[Tensor], key: Key) -> list[Tensor]:
         """Return the Hessian-vector product H v by a finite difference along v = `direction`.
 
         `key` is the seed key of dropout. The weights must be float32 or float64: the two gradients
@@ -86,7 +87,7 @@ class PerFedAvgClient(TorchClient):
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 
     def gradient(
-        self, batch: tuple[Tensor, Tensor], moved: tuple[list[Tensor], float] | None = None
+        self, batch: Batch, moved: tuple[list[Tensor], float] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of a batch and the gradient of the loss.
 

@@ -20,12 +20,12 @@ from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, are_classes, differentiable
-from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
+from coprefl_flwr.learning.loss import Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import computing, load_arrays, outputs_and_representation
 from coprefl_flwr.models.precision import HALF_TYPES
-from coprefl_flwr.seeds import generator
+from coprefl_flwr.seeds import Key, generator
 
 POINTS = 11
 """Number of points on the line between two clients' models, including both ends."""
@@ -42,7 +42,7 @@ def diagnose(
     arrays: Arrays,
     clients: Sequence[ClientData],
     training: LocalTraining,
-    key: tuple[str | int, ...],
+    key: Key,
 ) -> Mapping[str, float]:
     """Return gradient diversity, top Hessian eigenvalue, barrier and probe accuracy of `arrays`.
 
@@ -84,7 +84,7 @@ def diagnose(
 
 
 def gradient_diversity(
-    model: nn.Module, arrays: Arrays, clients: Sequence[ClientData], loss: Loss = CROSS_ENTROPY
+    model: nn.Module, arrays: Arrays, clients: Sequence[ClientData], loss: Loss
 ) -> float:
     """Return the gradient diversity sum_i |g_i|^2 / |sum_i g_i|^2 (Yin et al. 2018).
 
@@ -100,11 +100,7 @@ def gradient_diversity(
 
 
 def top_eigenvalue(
-    model: nn.Module,
-    arrays: Arrays,
-    clients: Sequence[ClientData],
-    key: tuple[str | int, ...],
-    loss: Loss = CROSS_ENTROPY,
+    model: nn.Module, arrays: Arrays, clients: Sequence[ClientData], key: Key, loss: Loss
 ) -> float:
     """Return the largest eigenvalue of the Hessian of the mean training loss, to 1 %.
 
@@ -149,7 +145,7 @@ def top_eigenvalue(
     return float(value[0])
 
 
-def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
+def _sampled(sets: Sequence[Samples], key: Key) -> list[Samples]:
     """Return each client's samples, or the same fraction of each, HESSIAN_SAMPLES in total."""
     share = min(1.0, HESSIAN_SAMPLES / sum(map(len, sets)))
     rng = generator(*key, "hessian-samples")
@@ -161,10 +157,7 @@ def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Sample
 
 
 def barrier(
-    model: nn.Module,
-    ends: Sequence[Arrays],
-    clients: Sequence[ClientData],
-    loss: Loss = CROSS_ENTROPY,
+    model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientData], loss: Loss
 ) -> float:
     """Return the loss barrier between two clients' models, the mean over pairs of clients.
 

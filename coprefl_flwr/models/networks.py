@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import CHARACTERS
+from coprefl_flwr.seeds import Key
 
 # Small convolutional networks without normalisation have two convolutions, each followed by 2x2
 # max-pooling and ReLU, and then linear layers. (ReLU before pooling would give the same values and
@@ -149,7 +150,7 @@ class CharLSTM(nn.Module):
 
 
 @contextmanager
-def seeded(key: tuple[str | int, ...]) -> Iterator[None]:
+def seeded(key: Key) -> Iterator[None]:
     """Seed torch's CPU generator by `key`, for initial weights, and restore its state at the end.
 
     Modules that are created in this context are on the CPU.
@@ -164,9 +165,7 @@ WIDTH = 256
 """Dimension of a fused representation z (FedPCL, section 5.1)."""
 
 
-def projection_head(
-    features: int, norm: str = "batch", seed_key: tuple[str | int, ...] = ("head",)
-) -> nn.Module:
+def projection_head(features: int, norm: str = "batch", seed_key: Key = ("head",)) -> nn.Module:
     """Return FedPCL's projection head: FC(features, 256), ReLU, and BN(256) if `norm` is "batch".
 
     This is the first layer in Table 7 of FedPCL (appendix A.1.3), which the baselines use too
@@ -181,10 +180,7 @@ def projection_head(
 
 
 def lightweight_model(
-    features: int,
-    num_classes: int,
-    norm: str = "batch",
-    seed_key: tuple[str | int, ...] = ("model",),
+    features: int, num_classes: int, norm: str = "batch", seed_key: Key = ("model",)
 ) -> nn.Module:
     """Return the network of FedPCL's baselines: the projection head, and FC(256, num_classes).
 

@@ -21,6 +21,7 @@ from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
+from coprefl_flwr.seeds import Key
 from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
@@ -70,7 +71,7 @@ class Architecture:
             network.load_state_dict(same, strict=False)
         return network
 
-    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+    def drawn(self, num_classes: int, key: Key) -> nn.Module:
         """Return a network whose weights are all drawn from the seed and `key`."""
         with seeded((self.seed, *key)):
             return self.factory(num_classes)
@@ -164,7 +165,7 @@ class BuiltArchitecture(Architecture):
         self.norm, self.trainable = norm, trainable
 
     @about_settings("model")
-    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+    def drawn(self, num_classes: int, key: Key) -> nn.Module:
         """Build a network with random weights; only `trainable` is trained, if it is set."""
         seed_key = self.seed, *key
         network = build_model(self.name, num_classes, self.input_shape, self.norm, seed_key)

@@ -16,6 +16,7 @@ from coprefl_flwr.learning.diagnostics import (
     probe,
     top_eigenvalue,
 )
+from coprefl_flwr.learning.loss import CROSS_ENTROPY
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from tests.common.federation import CPU, Federation
@@ -57,7 +58,7 @@ def test_gradient_diversity_by_hand(federation, clients):
         cross_entropy(federation.model(inputs), targets).backward()
         gradients.append(torch.cat([p.grad.reshape(-1) for p in federation.model.parameters()]))
     expected = sum(g.square().sum() for g in gradients) / sum(gradients).square().sum()
-    diversity = gradient_diversity(federation.model, federation.arrays(), clients)
+    diversity = gradient_diversity(federation.model, federation.arrays(), clients, CROSS_ENTROPY)
     assert diversity == pytest.approx(float(expected), rel=1e-10)
 
 
@@ -75,7 +76,7 @@ def test_top_eigenvalue_is_that_of_the_whole_hessian(federation, clients):
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     hessian = torch.autograd.functional.hessian(loss, flat)
     expected = float(torch.linalg.eigvalsh(hessian)[-1])
-    eigenvalue = top_eigenvalue(model, federation.arrays(), clients, (0,))
+    eigenvalue = top_eigenvalue(model, federation.arrays(), clients, (0,), CROSS_ENTROPY)
     assert eigenvalue == pytest.approx(expected, rel=1e-2)
 
 
@@ -85,7 +86,7 @@ def test_hessian_of_many_samples_uses_a_seeded_part(federation, clients, monkeyp
     assert [len(samples) for samples in drawn] == [5, 7, 12, 16]
     again = diagnostics._sampled([client.train for client in clients], (0,))
     assert all((a.indices == b.indices).all() for a, b in zip(drawn, again, strict=True))
-    assert top_eigenvalue(federation.model, federation.arrays(), clients, (0,)) > 0
+    assert top_eigenvalue(federation.model, federation.arrays(), clients, (0,), CROSS_ENTROPY) > 0
 
 
 def test_barrier_is_the_highest_rise_above_the_line(federation, clients):
@@ -109,9 +110,9 @@ def test_barrier_is_the_highest_rise_above_the_line(federation, clients):
         for t, loss in zip(np.linspace(0, 1, POINTS), losses, strict=True)
     ]
     assert max(rises) > 0.1
-    height = barrier(federation.model, ends, pair)
+    height = barrier(federation.model, ends, pair, CROSS_ENTROPY)
     assert height == pytest.approx(max(rises), rel=1e-9)
-    assert np.isnan(barrier(federation.model, ends[:1], clients[:1]))
+    assert np.isnan(barrier(federation.model, ends[:1], clients[:1], CROSS_ENTROPY))
 
 
 def test_probe_learns_a_linear_function_of_the_features(federation, clients):
