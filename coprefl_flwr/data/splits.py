@@ -31,47 +31,38 @@ class DatasetSettings:
 
     dataset: str = option(
         "glyphs",
-        "`glyphs` (embedded), `glyphs:domains` (7 of its classes in 4 styles, which are the "
-        "domains), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: labels from "
-        "its array NAME), `hf:NAME` or `hf:FOLDER` of Hugging Face "
-        "(`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
-        "file.py:NAME",
+        "`glyphs`, `glyphs:domains` (7 classes in 4 styles, the domains), a torchvision name, "
+        "`CIFAR100:coarse`, an .npz file (`FILE:NAME`: its labels NAME), `hf:NAME` or `hf:FOLDER` "
+        "of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or your own function, as "
+        "module:NAME or file.py:NAME",
     )
     data_dir: str = option(
         "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
     )
     data_seed: int | None = option(
-        None,
-        "seed of clients, tasks and classes; `seed` draws the rest; not set: `seed` draws all",
-        minimum=0,
+        None, "seed of clients, tasks and classes, which `seed` draws if this is not set", minimum=0
     )
     samples_per_class: int = option(
-        0,
-        "at most this many samples of each class of `dataset` are used, drawn by the seed; 0: all",
-        minimum=0,
+        0, "largest number of samples per class of `dataset`, drawn by the seed; 0: all", minimum=0
     )
     relabel: bool = option(
-        False,
-        "true: number the labels 0, 1, 2, ... in their order, without the classes that have no "
-        "sample; false: labels with gaps are refused",
+        False, "number the labels 0, 1, 2, ... in their order; false: labels with gaps are refused"
     )
     image_size: int = option(
         0,
-        "side of the images, resized once when they are loaded (shorter side first, then the "
-        "middle is cut out); 0: keep the original size; all images must then have the same size",
+        "side of the images: the shorter side is resized to it, and the middle cut out; 0: as they "
+        "are, all of one size",
         unit="pixels",
         minimum=0,
     )
     task_dataset: str = option(
         "",
-        "dataset of the downstream tasks; not set: `dataset`; 8-bit images are normalised like "
-        "those of the pre-training; grey images become colour images if the other dataset has "
-        "colours",
+        "dataset of the downstream tasks; not set: `dataset`; images are normalised like those of "
+        "the pre-training, and grey ones get colours if the other dataset has colours",
     )
     downstream_classes: str = option(
         "20",
-        "classes of the downstream tasks: how many (drawn with the seed), or a list such as "
-        "`list:80-99`",
+        "classes of the downstream tasks: how many, drawn by the seed, or a list as `list:80-99`",
         takes=(COUNT, NUMBERS),
     )
     pretraining_classes: str = option(
@@ -92,14 +83,12 @@ class DatasetSettings:
     )
     allow_class_overlap: bool = option(
         False,
-        "true: the pre-training and the tasks may share classes (always allowed if their datasets "
-        "or domains differ); some test samples of the tasks were then seen in pre-training, unless "
-        "`task-reserve` is set",
+        "the pre-training and the tasks may share classes (always if their datasets or domains "
+        "differ); the pre-training then sees test samples of tasks, unless `task-reserve` is set",
     )
     task_reserve: float = option(
         0.0,
-        "fraction of each shared class's samples that only the tasks use; the pre-training has the "
-        "rest; 0: both phases use all samples",
+        "fraction of each shared class's samples that only the tasks use; 0: both use all samples",
         minimum=0,
         maximum=0.9,
     )
@@ -138,9 +127,8 @@ class DataSettings(Spread, DatasetSettings):
     )
     test_every: int = option(
         0,
-        "rounds between tests of the pre-trained model on the dataset's own test part, always in "
-        "float32; clients then hold none of the test part; 0: no test, and the clients hold all "
-        "samples",
+        "rounds between tests of the pre-trained model on the dataset's test part, in float32; "
+        "clients then hold none of it; 0: no test, and the clients hold all samples",
         unit="rounds",
         minimum=0,
     )

@@ -52,20 +52,13 @@ class RunStrategy:
         "run", "name of the run, under which clients store their states; must be unique to the run"
     )
     population: str = option(
-        "train",
-        "name of the group of clients, such as `task-3`; each group has its own client ids and "
-        "random numbers",
+        "train", "group of clients, such as `task-3`, with its own client ids and random numbers"
     )
     min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several clients counts as "
-        "that many",
-        minimum=1,
+        1, "clients to wait for before the first round, however few nodes host them", minimum=1
     )
     min_replies: int = option(
-        1,
-        "valid client replies needed per message exchange; with fewer, the round is repeated",
-        minimum=1,
+        1, "valid replies needed per exchange; with fewer, the round is repeated", minimum=1
     )
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     evaluate_every: int = option(
@@ -81,16 +74,10 @@ class RunStrategy:
         choices=AGGREGATIONS,
     )
     tolerated_share: float = option(
-        0.2,
-        "with a robust rule: largest fraction of a round's clients that may be attackers",
-        minimum=0,
-        maximum=MOST_ATTACKERS,
+        0.2, "with a robust rule: largest share of attackers", minimum=0, maximum=MOST_ATTACKERS
     )
     clip_factor: float = option(
-        1.0,
-        "with norm-clipping: largest norm of a client's update, as a multiple of the round's "
-        "median norm",
-        above=0,
+        1.0, "with norm-clipping: largest norm of an update, in median norms of the round", above=0
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
     clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(

@@ -42,9 +42,8 @@ class PersonalOptions(Checked):
 
     personal_datasets: str = option(
         "",
-        "datasets of the same classes, separated by spaces, for a personalised study; "
-        "`DATASET@NAME` is one domain of a dataset, `DATASET@*` all its domains; not set: "
-        "`dataset`",
+        "datasets of the same classes, separated by spaces; `DATASET@NAME` is one domain of a "
+        "dataset, `DATASET@*` all its domains; not set: `dataset`",
         takes=(WORDS,),
     )
     personal_clients: int | None = option(
@@ -64,8 +63,7 @@ class PersonalOptions(Checked):
     )
     test_per_class: int = option(
         90,
-        "at most this many test samples per class and client, in the proportions of the training "
-        "samples",
+        "most test samples per class and client, in the proportions of the training samples",
         minimum=1,
     )
     backbones: str = option(
@@ -77,8 +75,7 @@ class PersonalOptions(Checked):
     )
     head_norm: str | None = option(
         None,
-        "normalisation in the heads; not set: `batch`, as in FedPCL's Table 7; `none`: as the "
-        "authors' code is reported to do for FedPCL",
+        "normalisation in the heads; not set: `batch`, as in FedPCL's Table 7",
         choices=("none", "batch"),
     )
     noise_on: str | None = option(

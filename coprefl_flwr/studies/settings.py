@@ -44,25 +44,22 @@ class FolderSettings(Checked):
 
     study: str = option(
         STARTS,
-        "`starts`: initial models, compared on downstream tasks; `personalised`: methods that give "
-        "every client its own model, on frozen features",
+        "`starts`: initial models, compared on tasks; `personalised`: one model for each client",
         choices=(STARTS, PERSONALISED),
     )
     method: Methods = option(
         Methods.read("random fedavg coprefl"),
-        "methods to compare, separated by spaces; a method may have its own settings, as in "
+        "methods to compare, separated by spaces, with settings of their own as in "
         "`coprefl:gamma=0.25,rounds=20`; `cyclic+fedavg` runs the two one after the other",
     )
     run_name: str = option(
         "",
-        "name of the run and of its folder; a run of the same name continues where it stopped; not "
-        "set: date and time",
+        "name of the run and of its folder, which the same name continues; not set: date and time",
         counts=False,
     )
     output_dir: str = option(
         "outputs",
-        "folder in which the runs' folders are written; relative to the folder where the SuperLink "
-        "started",
+        "folder of the runs' folders; relative to the folder where the SuperLink started",
         counts=False,
     )
 
@@ -103,20 +100,17 @@ class TaskSettings(Checked):
 
     head: Method = option(
         FRESH,
-        "last layer at the start of a task: `fresh` (random), `keep` (pre-trained; needs the same "
-        "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
-        "module:NAME",
+        "last layer at the start of a task: `fresh` (random), `keep` (pre-trained, of the same "
+        "classes), or computed from features in an extra round 0: `ncm`, `ridge`, module:NAME",
     )
     diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(
         False,
-        "measure each initial model's mean loss over all training samples of all pre-training "
-        "clients",
+        "measure each initial model's mean loss over the training samples of the pre-training",
     )
     measurements: str = option(
         "",
-        "your own measurements at each initial model, module:NAME each, separated by spaces: "
-        "subclasses of `StartMeasurement`",
+        "your own subclasses of `StartMeasurement`, module:NAME each, separated by spaces",
         takes=(WORDS,),
     )
     task_method: Method = option(

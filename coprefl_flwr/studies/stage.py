@@ -59,20 +59,15 @@ class RunOptions(Checked):
     min_replies: int = same_option(RoundStrategy, "min_replies")
     max_failed_rounds: int = same_option(RoundStrategy, "max_failed_rounds")
     timeout: float = option(
-        3600.0,
-        "longest wait for the replies of a message exchange",
-        unit="s",
-        above=0,
-        counts=False,
+        3600.0, "longest wait for the replies of an exchange", unit="s", above=0, counts=False
     )
     checkpoint_every: int = option(
         5, "rounds between checkpoints", unit="rounds", minimum=1, counts=False
     )
     keep: Keep | None = option(
         None,
-        "keep the model of the best round of the pre-training, or end the pre-training early, as "
-        "in `accuracy:patience=20` or `start-loss:stop-at=0.5,model=last`; not set: the model of "
-        "the last round",
+        "keep the model of the best round, or end the pre-training early: `accuracy:patience=20`, "
+        "`start-loss:stop-at=0.5,model=last`; not set: the model of the last round",
     )
     client_metrics: str = option(
         "",

@@ -60,10 +60,7 @@ class Tasks:
     number: int = option(3, "downstream tasks X; 0: end after the pre-training", minimum=0)
     classes: int = option(5, "classes per task", minimum=2)
     train_fraction: float = option(
-        0.8,
-        "fraction of a task client's samples to train on; the rest is its test set",
-        above=0,
-        maximum=0.99,
+        0.8, "fraction of a task client's samples that are for training", above=0, maximum=0.99
     )
     seed: int = same_option(RoundStrategy, "seed", minimum=0)
     by: str = option(CLASS, "what a task has samples of", choices=(CLASS, GROUP, DOMAIN))

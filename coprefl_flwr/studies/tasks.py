@@ -106,10 +106,7 @@ class Downstream:
     head: Method | None = None
     keeps_head: bool = False
     evaluate_every: int = option(
-        1,
-        "rounds between evaluations in a task; 0: only after the last round",
-        unit="rounds",
-        minimum=0,
+        1, "rounds between evaluations in a task; 0: only the last", unit="rounds", minimum=0
     )
     diagnostics: bool = option(
         False,

@@ -18,10 +18,7 @@ class TrainingOptions(LocalTraining):
     """Rounds, participants and local training of a pre-training or of a personalised study."""
 
     rounds: int = option(
-        50,
-        "number of pre-training rounds T; for a method `A+B`, the rounds of each phase",
-        unit="rounds",
-        minimum=1,
+        50, "pre-training rounds T; for a method `A+B`, of each phase", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
     client_wrapper: str | None = option(
@@ -30,10 +27,7 @@ class TrainingOptions(LocalTraining):
         "and returns its replacement, such as an attacker",
     )
     client_wrapper_share: float = option(
-        0.0,
-        "fraction of the pre-training's clients that are wrapped, drawn by the seed",
-        minimum=0,
-        maximum=1,
+        0.0, "fraction of the clients that are wrapped, drawn by the seed", minimum=0, maximum=1
     )
     # The minimum is 1, because a study whose clients do not train would be meaningless.
     local_steps: int | None = same_option(LocalTraining, "local_steps", minimum=1)
