@@ -311,9 +311,8 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
 def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     """Return a note on the values: mean and deviation, number of units, and percent signs."""
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
-    text = f"{what} {counted(units)}"
-    if _are_tasks(units):
-        text = f"{what} {_count(len(units), 'task')} of {counted(units)}"
+    of_tasks = f"{_count(len(units), 'task')} of " * (", task " in units[0])
+    text = f"{what} {of_tasks}{counted(units)}"
     headings = map(comparison.column, comparison.metrics)
     tested = [heading for heading in headings if heading.tested]
     is_accuracy = comparison.measure == ACCURACY
@@ -330,24 +329,16 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     return f"{text}."
 
 
-def _are_tasks(units: Sequence[str]) -> bool:
-    return ", task " in units[0]
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _test(comparison: Comparison) -> str:
-    over = "seeds that both rows have"
-    if comparison.noun == "draw":
-        over = "draws, each by its mean over the training seeds and tasks that both rows have"
-    elif _are_tasks(comparison.units):
-        over = (
-            "seeds, each by its mean over the tasks that both rows have (the tasks of one seed "
-            "share a pre-trained model)"
-        )
+    """Return a note on the test: of several units of a seed or draw, only their mean counts."""
+    several = len(comparison.units) > len({*comparison.draws})
+    seeds = "training seeds and " * (comparison.noun == "draw")
+    each = f", each by its mean over its {seeds}tasks" * several
     return (
-        f"p: two-sided paired t-test against {comparison.tested_against.name} over the {over}, "
-        "Holm-corrected over the rows of the column."
+        f"p: two-sided paired t-test against {comparison.tested_against.name} over the "
+        f"{comparison.noun}s that both rows have{each}, Holm-corrected over the rows of the column."
     )

@@ -121,7 +121,7 @@ def test_sentences_are_about_draws_if_data_and_training_have_separate_seeds() ->
     assert "(not corrected for several rows), 2 draws;" in lines[2]
     text = text_tables(table)
     assert "over 2 draws with 2 training seeds each" in " ".join(text.split())
-    assert "over the draws, each by its mean over the training seeds and" in " ".join(text.split())
+    assert "over the draws that both rows have, each by its mean over its" in " ".join(text.split())
     few = replace(table, units=[f"draw 0, seed {seed}" for seed in range(4)])
     assert answers(few)[-1].startswith("Only one draw: run several draws to get")
     assert "Only one draw: no significance test." in " ".join(text_tables(few).split())
