@@ -129,12 +129,10 @@ def call_client(
 ) -> tuple[Arrays, dict[str, float]]:
     """Call a client's method; return the arrays by name, and the metrics.
 
-    Raises a ValueError if the client has no such method, or if the method does not return what
-    methods of a NumPyClient return.
+    Raises an AttributeError if the client has no such method, and a ValueError if the method does
+    not return what methods of a NumPyClient return.
     """
-    call = getattr(client, method, None)
-    if not callable(call):
-        raise ValueError(f"{type(client).__name__} has no method '{method}'")
+    call = getattr(client, method)
     if hasattr(client, "check_request"):
         client.check_request(dict(config))
     # The next client gets the same arrays, so a client that may change them gets copies.

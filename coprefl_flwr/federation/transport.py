@@ -239,7 +239,7 @@ class Transport:
             own: MessageConfig = {**of_share[0]}
             if node not in self.roster.plain:
                 own = messages.of_host(share, of_share, exchange.combine, checks)
-            content = RecordDict(records if _is_model(exchange, share) else {**records, **no_model})
+            content = RecordDict({**records, **({} if _is_model(exchange, share) else no_model)})
             content["config"] = ConfigRecord({**config, **own})
             requests.append(Message(content, node, exchange.action))
         return requests

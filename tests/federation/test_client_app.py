@@ -138,7 +138,8 @@ def test_user_may_add_an_action():
 def test_missing_method_is_named():
     app = client_app(lambda _, __: Echo())
     failed = ask(app, "train.query", SENT, **HOSTED)["failed"]
-    assert dict(failed) == {"clients": [1, 4], "reasons": ["Echo has no method 'query'"] * 2}
+    why = "AttributeError: 'Echo' object has no attribute 'query'"
+    assert dict(failed) == {"clients": [1, 4], "reasons": [why] * 2}
 
 
 @pytest.mark.parametrize("module", ["coprefl_flwr.clients", "coprefl_flwr.client_app"])
