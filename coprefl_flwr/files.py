@@ -77,10 +77,8 @@ def check_own(folder: Path, option: str) -> None:
     names = os.listdir(folder) if folder.is_dir() else []
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not n.endswith(PART))
     if other and MARK not in names:
-        raise SettingsError(
-            f"{option}: {folder} has files that coprefl did not write, such as {other[0]!r}; "
-            "choose a new or empty folder"
-        )
+        has = f"{folder} has files that coprefl did not write, such as {other[0]!r}"
+        raise SettingsError(f"{option}: {has}; choose a new or empty folder")
 
 
 def own(folder: Path, option: str) -> None:

@@ -210,10 +210,8 @@ def check_allowed(place: str) -> None:
         return
     if not command:
         raise SettingsError(f"{place}: {VARIABLE} = {text} does not list this code; add it")
-    raise SettingsError(
-        f"{place}: `{command}` runs no code that a recipe names; use `coprefl run`, which also "
-        f"writes the report, or list this code in {VARIABLE}"
-    )
+    how = f"use `coprefl run`, which also reports, or list this code in {VARIABLE}"
+    raise SettingsError(f"{place}: `{command}` runs no code that a recipe names; {how}")
 
 
 def _parts(text: str) -> tuple[tuple[str, ...], str]:

@@ -88,10 +88,9 @@ class TorchClient(NumPyClient):
         """
         base, expected = HASHES.get(self.model, ""), config.get(BASE)
         if expected not in (None, base):
-            line = (
-                f"hash of the frozen weights: {base or 'none'}, at the server {expected or 'none'}"
-            )
-            raise SettingsError(f"{line}; make the network from the same file on every node")
+            both = f"{base or 'none'}, at the server {expected or 'none'}"
+            remedy = "make the network from the same file on every node"
+            raise SettingsError(f"hash of the frozen weights: {both}; {remedy}")
 
     @classmethod
     def check_network(cls, network: nn.Module, samples: Samples) -> None:

@@ -182,10 +182,9 @@ def _by_groups(
     large = numbers[sizes >= min_samples]
     clients = max(1, len(large)) if clients is None else clients
     if len(large) < clients:
-        raise SettingsError(
-            f"{what}: only {len(large)} of {len(numbers)} groups have {min_samples} samples or "
-            "more; use fewer clients or a smaller min-samples"
-        )
+        fewer = "use fewer clients or a smaller min-samples"
+        counts = f"{len(large)} of {len(numbers)} groups have {min_samples} samples or more"
+        raise SettingsError(f"{what}: only {counts}; {fewer}")
     drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
@@ -196,10 +195,8 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
     for client, positions in enumerate(positions_of_clients):
         parts.append(np.sort(np.array(positions, dtype=np.int64)))
         if len(parts[-1]) < fewest:
-            raise ValueError(
-                f"client {client} has only {len(parts[-1])} samples; {fewest} are needed: use "
-                "fewer clients, a smaller min-samples, or a more even partition"
-            )
+            few = f"client {client} has only {len(parts[-1])} samples; {fewest} are needed"
+            raise ValueError(f"{few}: use fewer clients or a smaller min-samples")
     if clients not in (None, len(parts)):
         raise ValueError(f"it returned {len(parts)} clients, but clients = {clients}")
     together = np.concatenate(parts)
@@ -388,13 +385,10 @@ def deal(
             of_class = np.flatnonzero(domain.samples.labels == label)
             order = seeds.generator(*key, number, label).permutation(of_class)
             if wanted.sum() > len(order):
-                raise SettingsError(
-                    f"{domain.name} has {len(order)} samples of class {label}, but its clients "
-                    f"need {wanted.sum()}: use fewer clients or a smaller train-per-class",
-                    "train-per-class",
-                    "personal-clients",
-                    "personal-datasets",
-                )
+                has = f"{domain.name} has {len(order)} samples of class {label}"
+                line = f"{has}, but its clients need {wanted.sum()}"
+                keys = ("train-per-class", "personal-clients", "personal-datasets")
+                raise SettingsError(f"{line}: use fewer clients or a smaller {keys[0]}", *keys)
             remaining_ratio = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
             test_counts = np.floor(wanted * min(ratio, remaining_ratio) + 1e-9).astype(np.int64)
             cuts = np.split(order, np.cumsum(np.concatenate([wanted, test_counts])))

@@ -138,11 +138,8 @@ class DataSettings(Spread, DatasetSettings):
         check_declared(self)
         reserve = SERVER_RESERVE if self.server_reserve is None else self.server_reserve
         if self.server_share is not None and self.server_share > reserve:
-            raise SettingsError(
-                f"server-share = {self.server_share}: must be at most server-reserve = {reserve}, "
-                "the samples that no client holds",
-                "server-share",
-            )
+            most = f"must be at most server-reserve = {reserve}"
+            raise SettingsError(f"server-share = {self.server_share}: {most}", "server-share")
 
 
 @dataclass(frozen=True)

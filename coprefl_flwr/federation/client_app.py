@@ -91,10 +91,8 @@ def _arguments(client_fn: ClientFn) -> int:
 def _refuse_other(client_id: int | None, own: object) -> None:
     """Refuse the id of another client than the node's client `own`: `client_fn` takes no id."""
     if client_id is not None and str(client_id) != str(own):
-        raise SettingsError(
-            f"the node must run client {client_id}, which is not its own, but client_fn takes "
-            "only the context: write client_fn(context, client_id)"
-        )
+        other = f"the node must run client {client_id}, which is not its own"
+        raise SettingsError(f"{other}: write client_fn(context, client_id)")
 
 
 def _partition_id(context: Context) -> int:

@@ -108,10 +108,8 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     """
     name = type(strategy).__name__
     raise SettingsError(
-        f"{name} cannot run in ServerApp(server_fn=...), which is for Flower's old strategies: "
-        f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
-        "initial_arrays, num_rounds); see 'In your own Flower app' in the README of coprefl-flwr "
-        "and examples/old_app.diff"
+        f"{name} cannot run in ServerApp(server_fn=...): write an @app.main() function that calls "
+        f"{name}(...).start(grid, initial_arrays, num_rounds), as in examples/old_app.diff"
     )
 
 

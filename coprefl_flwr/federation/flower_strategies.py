@@ -259,9 +259,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
     for name in sorted(others):
         value = getattr(strategy, name, None)
         if value is not None and not (inspect.isfunction(value) and "flwr" in value.__module__):
-            raise SettingsError(
-                f"{kind.__name__}: {name} cannot be stored with results; leave it out"
-            )
+            raise SettingsError(f"{kind.__name__}: leave out {name}, which cannot be stored")
     if isinstance(inner := values.get("strategy"), Strategy):
         place = f"{PLACE}:{type(inner).__name__}"
         values["strategy"] = with_options(place, _values(inner).items())
@@ -272,9 +270,8 @@ def _inner(wrapped: str) -> Strategy:
     """Return the Flower strategy at a place with options, for a wrapper."""
     kind = method_class(plugins.find("method", wrapped))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
-        raise SettingsError(
-            f"strategy = {wrapped}: cannot be wrapped: it needs its own clients, or is a wrapper"
-        )
+        why = "it needs its own clients, or is a wrapper"
+        raise SettingsError(f"strategy = {wrapped}: cannot be wrapped: {why}")
     strategy: Strategy = plugins.call(wrapped, kind.of, ())
     return strategy
 

@@ -161,11 +161,9 @@ class RoundStrategy(Strategy, RunStrategy):
                 strategy.check_functions()
             client = str(strategy.client).partition(CLIENTS)[2]
             if client not in ANSWERED_BY_FUNCTIONS:
-                raise SettingsError(
-                    f"{type(strategy).__name__} needs other clients than this app's @app.train "
-                    f"functions: make the app by client_app, with {client} "
-                    "(docs/how-to/flower-app.md)"
-                )
+                needs = f"{type(strategy).__name__} needs other clients than @app.train functions"
+                how = f"make the app by client_app, with {client} (docs/how-to/flower-app.md)"
+                raise SettingsError(f"{needs}: {how}")
 
     def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""
@@ -219,10 +217,8 @@ class RoundStrategy(Strategy, RunStrategy):
     def _refuse_step(self, *_: Any) -> Any:
         """Raise a SettingsError: the steps of Flower's loop are not those of a round here."""
         raise SettingsError(
-            f"{type(self).__name__}: rounds are run by the strategy's own start(), which calls no "
-            "configure_train or aggregate_train, as a round may have several exchanges: use hooks= "
-            "or override `round`; use no wrapper such as DifferentialPrivacy "
-            "(docs/how-to/flower-app.md)"
+            f"{type(self).__name__}: its start() calls no configure_train or aggregate_train: use "
+            "hooks= or override `round`, and use no wrapper (docs/how-to/flower-app.md)"
         )
 
     configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]

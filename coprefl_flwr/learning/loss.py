@@ -81,10 +81,8 @@ class Loss(UserFunction):
             both = f"outputs {described(outputs)} and targets {described(targets)}"
             raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
-            raise SettingsError(
-                f"loss = {self}: gives {described(value)}; a scalar with a gradient is needed",
-                "loss",
-            )
+            needed = "a scalar with a gradient is needed"
+            raise SettingsError(f"loss = {self}: gives {described(value)}; {needed}", "loss")
 
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""

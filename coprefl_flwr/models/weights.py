@@ -210,9 +210,7 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
             progress=False, check_hash=True, weights_only=True
         )
     except (OSError, RuntimeError) as error:
-        raise SettingsError(
-            f"the weights are not in torch's cache and could not be downloaded ({one_line(error)})"
-        ) from error
+        raise SettingsError(f"they could not be downloaded ({one_line(error)})") from error
     return weights
 
 

@@ -48,7 +48,9 @@ def test_client_fn_of_one_argument_makes_only_the_nodes_client():
     for own in (None, [9]):
         failed = ask(client_app(lambda context: Echo(), own), "train", SENT, **HOSTED)["failed"]
         assert failed["clients"] == [1, 4]
-        line = "the node must run client 1, which is not its own, but client_fn takes only the con"
+        line = (
+            "the node must run client 1, which is not its own: write client_fn(context, client_id)"
+        )
         assert failed["reasons"][0].startswith(line)
 
 

@@ -294,7 +294,7 @@ def test_impossible_instance_is_refused():
     wrapper = flowers.DifferentialPrivacyServerSideFixedClipping(FedAvg(), **FULL)
     assert f"FedAvg: {line}" in refusal(pretrained, wrapper)
     rule = flowers.Bulyan(selection_rule=lambda contents, malicious, number: contents[:number])
-    assert "selection_rule cannot be stored with results" in refusal(pretrained, rule)
+    assert "leave out selection_rule, which cannot be stored" in refusal(pretrained, rule)
     assert "got the class FedAdam; pass a strategy" in refusal(pretrained, flowers.FedAdam)
 
 
