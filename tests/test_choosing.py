@@ -125,6 +125,15 @@ def test_default_candidates_can_all_be_run(setting):
     assert len(left) == 2 or failed
 
 
+@pytest.mark.ray
+def test_workers_make_the_same_choice(setting, tmp_path):
+    arguments = (["random", "fedavg", cp.CoPreFL(participants=2)], *setting, 1)
+    chosen = [
+        str(cp.choose_start(*arguments, draws=5, workers=workers, **OPTIONS)) for workers in (1, 2)
+    ]
+    assert chosen[0] == chosen[1]
+
+
 def test_wrong_arguments_are_refused_in_one_line(setting):
     def line(candidates=("random", "fedavg"), **changes):
         return refusal(cp.choose_start, candidates, *setting, 1, **{**OPTIONS, **changes})
@@ -133,6 +142,9 @@ def test_wrong_arguments_are_refused_in_one_line(setting):
     assert "'fedavg'" in line("fedavg")
     assert "at least 5" in line(draws=4)
     assert "30 minutes" in line(budget="30")
+    assert (
+        line(budget="8 rounds") == "budget: 5 draws need 2.2 times as much"
+    )  # 12 cells of 1.5 rounds.
     assert "'learning-rate'" in line(search={"learning_rat": (0.1,)})
     assert "'fedavg'" in line(reference="fedvg")
     assert "'fedavg'" in line(["random", "fedvg"])

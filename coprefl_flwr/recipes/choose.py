@@ -73,8 +73,12 @@ class Candidates(ABC):
     def chosen(self) -> Chosen:
         """Make the runs that the choice needs, and return its answer.
 
-        Raises a RunFailedError if the training of all candidates failed.
+        Raises a SettingsError if the rounds of the budget are not enough for the fewest draws, and
+        a RunFailedError if the training of all candidates failed.
         """
+        rounds, is_time = choice.read_budget(self.budget) if self.budget else (math.inf, True)
+        if not is_time:
+            self._draws_within(rounds, len(self.rows), screens=True)
         self.failed |= run_rows([row for row in self.rows if row.searched], self.store, self.make)
         lost = list[choice.Dropped]()
         for row in self.rows:
@@ -103,11 +107,9 @@ class Candidates(ABC):
         stored = read_json(self.file) if self.file.exists() else {}
         if stored.get("budget") == self.budget:
             rounds, is_time = stored["rounds"], False
-        each = float(np.mean([self.run(Cell(name, 0)).rounds for name in names]))
         while True:
             if not is_time and self.budget:
-                within = choice.draws_within(rounds / each, len(names), bool(screens))
-                draws = min(draws, within)
+                draws = min(draws, self._draws_within(rounds, len(names), bool(screens)))
             made = choice.choose(names, self.scores, draws, self.reference, screens)
             if made.is_made:
                 return made
@@ -119,6 +121,12 @@ class Candidates(ABC):
                 write_atomically(self.file, json.dumps(content).encode())
             else:
                 self._make([c for c in made.cells if not is_time or c.draw == first])
+
+    def _draws_within(self, rounds: float, candidates: int, screens: bool) -> int:
+        """Return the number of draws for which a number of rounds is enough."""
+        runs = [row.reported(row.trials()[0])[0] for row in self.rows]
+        each = float(np.mean([run.rounds for run in runs]))
+        return choice.draws_within(rounds / each, candidates, screens)
 
     def _screens(self, names: Sequence[str]) -> list[str]:
         """Return the screens that the tasks allow; none if they would drop no candidate."""
