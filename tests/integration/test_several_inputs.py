@@ -16,6 +16,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.evaluation import loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedMeta
+from coprefl_flwr.studies.populations import hash_of_samples
 from tests.common.clients import CONFIG
 from tests.common.federation import CPU, HOSTINGS, hosted
 
@@ -128,6 +129,14 @@ def test_fedproto_and_queries_of_apps_take_several_inputs(tmp_path):
         answers.append([*sent, loss, metrics["correct"], query.loss, *query.gradient.values()])
     for of_tensor, of_dict in zip(*answers, strict=True):
         assert np.array_equal(of_tensor, of_dict)
+
+
+def test_hash_of_samples_depends_on_every_input():
+    one = samples("dict")
+    other = samples("dict")
+    other.dataset.values["first"] = other.dataset.values["first"] + 1
+    assert hash_of_samples([one]) == hash_of_samples([samples("dict")])
+    assert hash_of_samples([one]) != hash_of_samples([other])
 
 
 def test_samples_of_several_datasets_are_pooled():
