@@ -30,7 +30,7 @@ FUNCTIONS = (
     ),
     *("federation.Bounds", "federation.Exchange", "federation.keep.Keep"),
     *("grids.LocalGrid", "grids.RayGrid"),
-    *("models.build_model", "models.load_saved_model", "load_start", "base_hash", "next_token"),
+    *("models.build_model", "models.load_saved_model", "load_start", "base_hash"),
 )
 """Functions and classes whose parameters the Python reference lists."""
 METHOD_PAGES = sorted((tables.PAGES / "methods").glob("*.md"))

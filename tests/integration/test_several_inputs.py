@@ -73,6 +73,12 @@ def test_a_start_is_the_same_for_every_form_of_inputs(method, form):
     assert not equal(model_arrays(starts[0]), model_arrays(Net()))
 
 
+def test_outputs_of_bfloat16_become_float32():
+    both = (cp.pretrain("fedavg", Net(), clients(f), precision="bf16", **SMALL) for f in FORMS)
+    first, *others = map(model_arrays, both)
+    assert all(equal(first, other) for other in others)
+
+
 @pytest.mark.parametrize("head", ["fresh", "ncm"])
 def test_tasks_diagnostics_and_metrics_are_the_same(head):
     def first_output(outputs, labels):
@@ -165,6 +171,6 @@ def test_augmentation_gets_the_inputs_as_the_network_does():
 def test_an_input_that_a_network_does_not_take_is_refused():
     items = [(FORMS["dict"](row) | {"third": row}, y) for row, y in dataset("tensor")]
     loader = cp.partition(data.DataLoader(items, 7), 4, "iid")
-    line = r"second: float32 \(2, 4\), first: .*, third: float32 \(2, 6\): .* argument 'third'"
+    line = r"second: float32 \(2, 4\), first: .* \(in Python, columns= .* argument 'third'"
     with pytest.raises(cp.SettingsError, match=line):
         cp.pretrain("fedavg", Net(), loader, **SMALL)
