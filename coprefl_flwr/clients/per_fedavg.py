@@ -2,16 +2,14 @@
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning.training import torch_seeded
+from coprefl_flwr.learning.training import Batch, torch_seeded
 from coprefl_flwr.models.frozen import train_mode
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 from coprefl_flwr.seeds import Key
-
-Batch = tuple[Tensor, Tensor]
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian-vector product, variant "hf"."""
@@ -102,7 +100,7 @@ class PerFedAvgClient(TorchClient):
                 for (name, p), d in zip(weights.items(), direction, strict=True)
             }
         inputs, targets = batch
-        loss = self.training.loss(functional_call(self.model, weights, inputs), targets)
+        loss = self.training.loss(outputs_of(self.model, inputs, weights), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         both = zip(weights.values(), gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

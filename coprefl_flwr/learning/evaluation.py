@@ -13,8 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
@@ -81,13 +83,33 @@ NO_LOSS = (
 def cross_entropy_of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of outputs (n, C, ...) and integer classes (n, ...).
 
-    The outputs are the logits of at least two classes. Raises a SettingsError for others, because
-    their cross-entropy would be another loss than the user's, and 0 if there is only one output.
+    The outputs of a sequence may be (n, L, C) too, as those of transformers are. Targets of -100 do
+    not count. The outputs are the logits of at least two classes. Raises a SettingsError for
+    others, because their cross-entropy would be another loss than the user's, and 0 if there is
+    only one output; and for (n, L, L), because it is not clear which dimension has the classes.
     """
+    if targets.ndim == 2 and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape:
+        if outputs.shape[1] == outputs.shape[2]:
+            unclear = f"outputs {tuple(outputs.shape)}: are places or classes first? pass loss="
+            raise SettingsError(unclear)
+        outputs, targets = outputs.flatten(0, 1), targets.flatten()
     logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
     if not logits or targets.is_floating_point() or targets.is_complex():
         raise SettingsError(NO_LOSS)
     return cross_entropy(outputs, targets)
+
+
+def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the next token: the loss of a causal language model.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Logits (n, L, V). Those of a place are for the target of the next place.
+    targets : Tensor
+        The tokens of the input, int64 (n, L); -100 where they do not count, such as for padding.
+    """
+    return cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
 
 
 def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
@@ -95,7 +117,7 @@ def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
         raise SettingsError(NO_LOSS)
     inputs, targets = batch
-    return cross_entropy_of_classes(model(inputs), targets)
+    return cross_entropy_of_classes(outputs_of(model, inputs), targets)
 
 
 def batch_size(batch: Any) -> int:
@@ -172,7 +194,7 @@ def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tens
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Inputs, Tensor]],
     own: Mapping[str, Callable[..., float]] | None = None,
     precision: str = FLOAT32,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
@@ -190,7 +212,7 @@ def evaluate(
     predictions: list[tuple[Tensor, Tensor]] = []
     with computing(model, precision):
         for inputs, targets in batches:
-            outputs = model(inputs)
+            outputs = outputs_of(model, inputs)
             if own:
                 predictions.append((outputs.cpu(), targets.cpu()))
             losses.append(loss(outputs, targets))
@@ -216,7 +238,7 @@ def evaluate(
 
 @torch.no_grad()
 def class_means(
-    represent: Callable[[Tensor], Tensor], samples: Samples, like: Arrays, device: torch.device
+    represent: Callable[[Inputs], Tensor], samples: Samples, like: Arrays, device: torch.device
 ) -> Arrays:
     """Return a client's prototypes: the mean of z(x) over each class's samples (FedPCL, eq. 5).
 

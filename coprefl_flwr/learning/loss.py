@@ -11,17 +11,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes
+from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes, next_token
 from coprefl_flwr.learning.user_functions import UserFunction, described
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 BY_DEFAULT = "cross-entropy"
+BUILT_IN = {BY_DEFAULT: cross_entropy_of_classes, "next-token": next_token}
 
 
 @dataclass(frozen=True)
 class Loss(UserFunction):
-    """A loss by its place, such as `torch.nn.functional:mse_loss`, or as an object in Python.
+    """A loss by its name or place, such as `torch.nn.functional:mse_loss`, or as an object.
 
     A loss is a function of (outputs, targets) that returns the mean over the batch, a scalar. A
     place may also name a class of losses with its arguments, such as
@@ -31,16 +34,16 @@ class Loss(UserFunction):
     """
 
     setting: ClassVar = "loss"
-    built_in: ClassVar = (BY_DEFAULT,)
+    built_in: ClassVar = tuple(BUILT_IN)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch."""
         return self._function_on(outputs.device)(outputs, targets)
 
-    def of_batch(self, model: Callable[[Tensor], Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
+    def of_batch(self, model: Callable[..., Any], batch: tuple[Inputs, Tensor]) -> Tensor:
         """Return the mean loss of a model on a batch (inputs, targets)."""
         inputs, targets = batch
-        return self(model(inputs), targets)
+        return self(outputs_of(model, inputs), targets)
 
     def summed(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the loss over the samples of a batch."""
@@ -54,6 +57,11 @@ class Loss(UserFunction):
         """Whether this is the cross-entropy of logits and integer classes."""
         return self == CROSS_ENTROPY
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether this is a loss of this package, by its name."""
+        return self.function is None and self.name in BUILT_IN
+
     def _function_on(self, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function; a module is moved to the device."""
         function: Callable[[Tensor, Tensor], Tensor] = self.loaded
@@ -62,15 +70,18 @@ class Loss(UserFunction):
     @functools.cached_property
     def loaded(self) -> Any:
         """The loss function; a SettingsError if the place does not exist."""
-        return cross_entropy_of_classes if self.is_default else super().loaded
+        return BUILT_IN[self.name] if self.is_built_in else super().loaded
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
         inputs, targets = samples.batch(slice(2), next(network.parameters()).device)
         if self.is_default and are_classes(targets):
             return
+        if self.is_default and _copies(targets, inputs):
+            problem = "the targets are the tokens of the input, which a model would only copy"
+            raise SettingsError(f"loss = {self}: {problem}; set loss = next-token", "loss")
         with computing(network):
-            outputs = network.eval()(inputs.contiguous())
+            outputs = outputs_of(network.eval(), mapped(Tensor.contiguous, inputs))
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
             with warnings.catch_warnings():
@@ -86,7 +97,16 @@ class Loss(UserFunction):
 
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""
-        return {} if self.is_default else super().identity()
+        if self.is_built_in:
+            return {} if self.is_default else {self.setting: self.name}
+        return super().identity()
+
+
+def _copies(targets: Tensor, inputs: Inputs) -> bool:
+    """Return whether all targets that count are the tokens of the input at the same places."""
+    ids = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    same_shape = isinstance(ids, Tensor) and ids.shape == targets.shape
+    return same_shape and bool(((ids == targets) | (targets == -100)).all())
 
 
 CROSS_ENTROPY = Loss(BY_DEFAULT)

@@ -11,9 +11,19 @@ from torch import Tensor, nn
 
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
-from coprefl_flwr.models import build_model, check_weights, computing, head_names, model_arrays
+from coprefl_flwr.learning.user_functions import described
+from coprefl_flwr.models import (
+    build_model,
+    check_weights,
+    computing,
+    head_names,
+    model_arrays,
+    outputs_and_representation,
+    outputs_of,
+)
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
@@ -131,13 +141,16 @@ class Architecture:
     def head_layer(self, num_classes: int) -> HeadLayer:
         """Return the last linear layer of a task's network: the `nn.Linear` that is called last.
 
-        Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
+        Raises a SettingsError if there is no such layer, or if its outputs are not the classes, as
+        that of a model of transformers which classifies each token and returns the last one.
         """
-        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
-        network = self.make(num_classes)
+        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
+        sample, network = mapped(Tensor.contiguous, sample), self.make(num_classes)
         layer = last_linear(network, sample)
+        features = outputs_and_representation(network, sample, layer)[1].shape[1]
         parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
-        if not {*parts} <= self.head & travelling(network).keys():
+        is_last = {*parts} <= self.head & travelling(network).keys()
+        if not is_last or features != network.get_submodule(layer).in_features:
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
             raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
         return HeadLayer(layer, *parts)
@@ -221,7 +234,7 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
     original = copied(network).cpu()
-    outputs = _outputs(original, what, samples)[0]
+    outputs = _outputs(original, what, samples)[0].shape[-1:].numel()
     name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
     extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
@@ -238,9 +251,9 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     more = last.out_features + 1
     with seeded(("starts",)):
-        sizes = _outputs(make(more - extra), what, samples)[0].numel()
+        sizes = _outputs(make(more - extra), what, samples)[0].shape[-1:].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.numel() or sizes != more:
+    if not plain or last.out_features != outputs or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
@@ -289,9 +302,9 @@ def checked_factory(network: Any, classes: int) -> Factory:
     return lambda number: unwrapped(network(number))
 
 
-def _batch_of_two(samples: Samples) -> Tensor:
+def _batch_of_two(samples: Samples) -> Inputs:
     """Return the inputs of the first sample twice, in the memory format of most data loaders."""
-    return samples.batch(np.zeros(2, np.int64), CPU)[0].contiguous()
+    return mapped(Tensor.contiguous, samples.batch(np.zeros(2, np.int64), CPU)[0])
 
 
 @torch.no_grad()
@@ -303,10 +316,11 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     inputs = _batch_of_two(samples)
     try:
         with computing(network):
-            outputs = network.eval()(inputs)
+            outputs = outputs_of(network.eval(), inputs)
     except Exception as error:  # The caller's code may raise any exception.
-        shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
-        line = f"{what} fails for a batch of samples, {shown}"
+        line = f"{what} fails for a batch of samples, {described(inputs)}"
+        if isinstance(inputs, dict):
+            line += " (in Python, columns= chooses the inputs)"
         raise SettingsError(f"{line}: {one_line(error)}") from error
     any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
     if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):
