@@ -31,7 +31,9 @@ def base_hash(model: nn.Module) -> str:
     model : nn.Module
         The network.
     """
+    # peft keeps a copy of a layer that it trains whole, on which no output depends.
     base = base_of(unwrapped(model)).items()
+    base = [(n, t) for n, t in base if ".original_module." not in n]
     return checksum_of({n: as_array(t) for n, t in base})[:12] if base else ""
 
 

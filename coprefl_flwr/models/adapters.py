@@ -1,0 +1,225 @@
+"""Adapters (LoRA) of a network: how they are made and averaged, and the files that `peft` loads."""
+
+import copy
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from coprefl_flwr.arrays import CORRECTION, Arrays
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.files import read_json, write_atomically
+from coprefl_flwr.models.arrays import load_arrays
+from coprefl_flwr.named import Choice
+from coprefl_flwr.options import Checked, checked_options, declared, option
+
+MEAN, FFA, EXACT = AVERAGES = ("mean", "ffa", "exact")
+"""Ways to average adapters, as in `average_adapters`."""
+
+CONFIG, ADAPTER, BASE = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "base_correction.safetensors",
+)
+"""Files of a start of adapters: two of `peft`, and what `exact` has added to the base's weights."""
+
+_CORRECTION = CORRECTION.removeprefix(".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora(Checked):
+    """The options of LoRA (Hu et al. 2022, arxiv.org/abs/2106.09685): W x + s B A x."""
+
+    rank: int = option(8, "rank r: A is (r, in), B is (out, r)", minimum=1)
+    alpha: float = option(16.0, "the scale is s = alpha / rank", above=0)
+    targets: str = option("", "names of the layers, or ends of names")
+    average: str = option(MEAN, "how adapters are averaged", choices=AVERAGES)
+    dropout: float = option(0.0, "dropout of the input of A", minimum=0, maximum=0.99)
+    rank_stabilised: bool = option(False, "the scale is s = alpha / sqrt(rank)")
+
+
+@dataclass(frozen=True)
+class Adapter(Choice):
+    """Adapters by their type, with the options of `Lora`, as in `lora:rank=8,targets=query&value`.
+
+    In a recipe, they are a mapping of `type` and the options; `targets` is a list. Raises a
+    SettingsError for an unknown type or option, and a wrong value.
+    """
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return adapters from their text or mapping; a TypeError for any other type."""
+        if isinstance(value, Mapping) and "type" in value:
+            value = {"name": value["type"], **{k: v for k, v in value.items() if k != "type"}}
+        return super().read(value)
+
+    def __post_init__(self) -> None:
+        if self.name != "lora":
+            raise SettingsError(unknown("adapter", self.name, ["lora"]), "adapter")
+        _ = self.lora
+
+    @functools.cached_property
+    def lora(self) -> Lora:
+        """The options, checked."""
+        options = self.arguments
+        targets = options.get("targets", ())
+        of_layers = targets if isinstance(targets, tuple) else (targets,)
+        options["targets"] = " ".join(map(str, of_layers))  # A number is the name of a layer too.
+        try:
+            return Lora(**checked_options(options, declared(Lora)))
+        except SettingsError as error:
+            raise SettingsError(f"adapter = {self}: {error}", "adapter") from error
+
+    def added_to(self, network: nn.Module, trained: Collection[str]) -> nn.Module:
+        """Return the network with new adapters, as a `PeftModel`.
+
+        The layers with the names in `trained` are trained as a whole; all else is frozen. Raises a
+        SettingsError if there are no targets, or no layer for one of them.
+        """
+        import peft  # Imported here, because it takes seconds, and only adapters need it.
+
+        lora, kinds = self.lora, ("Linear", "Conv1D", "Conv2d", "Embedding")
+        layers = [n for n, m in network.named_modules() if type(m).__name__ in kinds]
+        layers = [name for name in layers if name not in trained]
+        last = {name: name.rpartition(".")[2] for name in layers}
+        shown = sorted({name if end.isdigit() else end for name, end in last.items()})
+        targets = lora.targets.split()
+        if not targets:
+            problem = f"name its targets, out of the layers {', '.join(shown)}"
+            raise SettingsError(f"adapter = {self}: {problem}", "adapter")
+        for target in targets:
+            if not any(f".{name}".endswith(f".{target}") for name in layers):
+                problem = unknown("target", target, shown)
+                raise SettingsError(f"adapter = {self}: {problem}", "adapter")
+        config = peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            use_rslora=lora.rank_stabilised,
+            target_modules=targets,
+            modules_to_save=[f"model.{name}" for name in sorted(trained)],
+        )
+        return average_adapters(peft.get_peft_model(network, config), lora.average)
+
+
+def average_adapters(model: nn.Module, by: str) -> nn.Module:
+    """Set how the adapters of a network of `peft` are averaged, and return the network.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A network of `peft.get_peft_model` with LoRA. This object is changed.
+    by : str
+        "mean": the mean of A and the mean of B (FedIT, arxiv.org/abs/2305.05644), which is what
+        happens without this function. "ffa": A stays as drawn, and B is trained (FFA-LoRA,
+        arxiv.org/abs/2403.12313). "exact": the mean of A, the mean of B, and the base gains s
+        (mean(B A) - mean(B) mean(A)) in every mean (FedEx-LoRA, arxiv.org/abs/2410.09432).
+        This correction is a further array of each layer, (out, in).
+
+    Raises
+    ------
+    SettingsError
+        If the way is unknown, or if the network has no adapter for which it is defined.
+    """
+    if by not in AVERAGES:
+        raise SettingsError(unknown("average", by, AVERAGES), "adapter")
+    layers = [*_layers(model)]
+    if not layers:
+        problem = f"{type(model).__name__} has no adapters of LoRA; make them by get_peft_model"
+        raise SettingsError(f"average = {by}: {problem}", "adapter")
+    for name, layer in layers if by != MEAN else ():
+        if type(layer).__name__ != "Linear" or layer.lora_variant:
+            problem = f"the adapter of {name} is no plain LoRA of a linear layer"
+            raise SettingsError(f"average = {by}: {problem}; use mean", "adapter")
+        if by == FFA:
+            layer.lora_A.requires_grad_(False)
+        elif not hasattr(layer, _CORRECTION):
+            a = layer.lora_A[layer.active_adapters[0]].weight
+            zeros = torch.zeros(layer.out_features, layer.in_features).to(a)
+            layer.register_buffer(_CORRECTION, zeros)
+            layer.register_forward_hook(_corrected)
+    return model
+
+
+def is_exact(model: nn.Module) -> bool:
+    """Return whether the adapters of a network are averaged by "exact"."""
+    return any(hasattr(layer, _CORRECTION) for _, layer in _layers(model))
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield (name, layer) of the layers with adapters."""
+    yield from ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
+
+
+def _corrected(layer: Any, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+    """Return the outputs with the correction R: W x + s B A x + s R x."""
+    correction = layer.lora_correction
+    more = linear(inputs[0].to(correction.dtype), correction) * _scale(layer)
+    return outputs + more.to(outputs.dtype)
+
+
+def _scale(layer: Any) -> float:
+    """Return s, which is alpha / r, or alpha / sqrt(r) if LoRA is rank-stabilised."""
+    return float(layer.scaling[layer.active_adapters[0]])
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def save_adapters(folder: Path, model: nn.Module, arrays: Arrays) -> None:
+    """Write the files that `peft.PeftModel.from_pretrained` loads, if the network has adapters.
+
+    `arrays` are loaded into the network. With "exact", BASE has what must be added to the base:
+    {name of a weight: s R}, in the layout of the weight.
+    """
+    if not any(_layers(model)):
+        return
+    from peft import get_peft_model_state_dict
+
+    load_arrays(model, arrays)
+    network: Any = model
+    config = copy.copy(network.active_peft_config)
+    config.target_modules = sorted(config.target_modules)
+    config.base_model_name_or_path, config.inference_mode = None, True
+    config.save_pretrained(str(folder))
+    files = {ADAPTER: get_peft_model_state_dict(model, save_embedding_layers=False), BASE: {}}
+    for name, layer in _layers(model) if is_exact(model) else ():
+        added = _scale(layer) * layer.lora_correction
+        weight = f"{name.removeprefix('base_model.model.')}.weight"
+        files[BASE][weight] = added.T if layer.fan_in_fan_out else added
+    for file, tensors in files.items():
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        if whole:
+            write_atomically(folder / file, safetensors.torch.save(whole))
+
+
+def check_adapters(folder: Path, names: Collection[str], model: nn.Module) -> None:
+    """Raise a SettingsError if the start in a folder has other adapters than the network.
+
+    `names` are the names of the start's tensors.
+    """
+    if not (folder / CONFIG).is_file():
+        return
+    own: Any = getattr(model, "active_peft_config", None)
+    if own is None:
+        raise SettingsError("it is of adapters, and this network has none; use get_peft_model")
+    about = read_json(folder / CONFIG)
+    for key in ("peft_type", "r", "lora_alpha", "use_rslora"):
+        if about.get(key) != (value := getattr(own, key)):
+            problem = f"its adapters have {key} = {about.get(key)}, those of this network {value}"
+            raise SettingsError(problem)
+    theirs, mine = (
+        {name.partition(".lora_B.")[0] for name in of if ".lora_B." in name}
+        for of in (names, model.state_dict())
+    )
+    if theirs != mine:
+        problem = "its adapters and those of this network are not in the same layers"
+        raise SettingsError(f"{problem}: {min(theirs ^ mine)}")
+    if any(CORRECTION in name for name in names) and not is_exact(model):
+        raise SettingsError("it was averaged by exact, this network is not: set average = exact")
