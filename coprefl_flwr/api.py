@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from coprefl_flwr.data.partition import NATURAL, Scheme, Spread
-from coprefl_flwr.data.user_data import Pick
+from coprefl_flwr.data.user_data import Collate, Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.methods import HEAD
@@ -60,6 +60,8 @@ def partition(
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
+    columns: str | Sequence[str] = (),
+    collate: Collate | None = None,
     groups: Any = None,
     seed: int = 0,
 ) -> Clients:
@@ -102,6 +104,14 @@ def partition(
     batch : function, optional
         Function that returns (input, label) of an item, or of a DataLoader's batch. Default: the
         item is an (input, label) pair, or a dict such as {"img": ..., "label": ...}.
+    columns : str or sequence of str, optional
+        The key of the input in items that are dicts (the column of a Hugging Face Dataset); or the
+        keys of several inputs, such as ["input_ids", "attention_mask"], with which the model is
+        called by name. Default: an input with a usual name, and all columns of several numbers
+        each, except the label.
+    collate : function, optional
+        Function that makes a batch of a list of items, as the `collate_fn` of a DataLoader. It is
+        called once with all items, and pads token ids, masks and labels to one length.
     groups : array, list or str, optional
         The group of each sample, such as its writer, patient or site: a name or number for each
         sample, or the key of the group in items that are dicts (the column of a Hugging Face
@@ -124,7 +134,8 @@ def partition(
     drawn = checked_options(options, declared(Clients))  # Before the dataset is read.
     scheme = scheme or ("dirichlet" if groups is None else NATURAL)
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
-    result = Clients(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
+    how = {"relabel": relabel, "batch": batch, "columns": columns, "collate": collate}
+    result = Clients(LoadedSource.of(dataset, only, groups=groups, **how), spread, **drawn)
     _ = result.population  # Raises an error now if the partition is not possible.
     return result
 
@@ -143,6 +154,8 @@ def tasks(
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
+    columns: str | Sequence[str] = (),
+    collate: Collate | None = None,
     groups: Any = None,
     by: str = CLASS,
     seed: int = 0,
@@ -170,8 +183,8 @@ def tasks(
     train_fraction : float
         Fraction of each client's samples that is its training set, above 0 and at most 0.99. The
         rest is its test set.
-    only, relabel, batch, groups : sequence of int or str, bool, function, array or str
-        The classes that tasks may draw, and how the dataset is read, as in `partition`.
+    only, relabel, batch, columns, collate, groups : as in `partition`
+        The classes that tasks may draw, and how the dataset is read.
     by : str
         "class": each task draws its classes among all samples. "group" or "domain": each task has
         the samples of one group or domain, and draws its classes among theirs. The groups, of
@@ -197,7 +210,8 @@ def tasks(
     options["number"] = number or 0
     drawn = checked_options(options, declared(Tasks))  # Before the dataset is read.
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
-    result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
+    how = {"relabel": relabel, "batch": batch, "columns": columns, "collate": collate}
+    result = Tasks(LoadedSource.of(dataset, only, groups=groups, **how), spread, **drawn)
     if number is None:
         result.number = 3 if result.kind == CLASS else len(result.eligible)
     for task in range(len(result)):

@@ -7,17 +7,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning.evaluation import differentiable
-from coprefl_flwr.learning.training import torch_seeded
-from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays, train_mode
+from coprefl_flwr.learning.training import Batch, torch_seeded
+from coprefl_flwr.models import (
+    as_array,
+    buffer_names,
+    first_names,
+    model_arrays,
+    outputs_of,
+    train_mode,
+)
 
 Tensors = dict[str, Tensor]
-Batch = tuple[Tensor, Tensor]
 
 
 class FedMetaClient(CoPreFLClient):
@@ -79,7 +84,7 @@ class FedMetaClient(CoPreFLClient):
         adapted = self.adapt(weights, rates, support, config)
         inputs, targets = query
         self.model.eval()
-        loss = self.training.loss(functional_call(self.model, adapted, inputs), targets)
+        loss = self.training.loss(outputs_of(self.model, inputs, adapted), targets)
         learnt = append_prefixed(weights, "rates", rates)
         wanted = {name: tensor for name, tensor in learnt.items() if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
@@ -113,7 +118,7 @@ class FedMetaClient(CoPreFLClient):
         second_order = config["meta-variant"] != "fomaml"
         train_mode(self.model)
         for _ in range(int(config["inner-steps"])):
-            outputs = functional_call(self.model, {**weights, **buffers}, inputs)
+            outputs = outputs_of(self.model, inputs, {**weights, **buffers})
             gradients = torch.autograd.grad(
                 self.training.loss(outputs, targets),
                 list(weights.values()),

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.clients.fedpcl import ABSENT_SCORE, prototype_set
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.learning.evaluation import class_means
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
 
@@ -31,7 +32,7 @@ class FedProtoClient(StatefulClient):
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         weight = float(config["fedproto-mu"])
 
-        def objective(inputs: Tensor, targets: Tensor) -> Tensor:
+        def objective(inputs: Inputs, targets: Tensor) -> Tensor:
             outputs, z = outputs_and_representation(self.model, inputs)
             squares = (z - rows[targets].to(z.dtype)) ** 2 * exists[targets][:, None]
             return self.training.loss(outputs, targets) + weight * squares.mean()
@@ -43,7 +44,7 @@ class FedProtoClient(StatefulClient):
             own = class_means(self.represent, self.train, shared, self.device)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
-    def represent(self, inputs: Tensor) -> Tensor:
+    def represent(self, inputs: Inputs) -> Tensor:
         """Return the representations z, (b, d), of a batch."""
         return outputs_and_representation(self.model, inputs)[1]
 
@@ -70,8 +71,8 @@ class Nearness(nn.Module):
         super().__init__()
         self.network, self.rows, self.exists = network, rows, exists
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the class scores, (b, C), of a batch."""
-        _, z = outputs_and_representation(self.network, inputs)
+        _, z = outputs_and_representation(self.network, named or inputs)
         squares = (z[:, None] - self.rows.to(z.dtype)).square().sum(dim=2)
         return (-squares).masked_fill(~self.exists, ABSENT_SCORE)

@@ -7,6 +7,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.learning.training import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 from coprefl_flwr.models.copies import copied
@@ -48,7 +49,7 @@ class MOONClient(StatefulClient):
         load_arrays(last, previous)
         precision = self.training.precision
 
-        def contrast(inputs: Tensor, targets: Tensor) -> Tensor:
+        def contrast(inputs: Inputs, targets: Tensor) -> Tensor:
             outputs, z = outputs_and_representation(self.model, inputs)
             with torch.no_grad(), computing(received, precision), computing(last, precision):
                 _, z_glob = outputs_and_representation(received.eval(), inputs)

@@ -2,12 +2,12 @@
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning.training import torch_seeded
+from coprefl_flwr.learning.training import Batch, torch_seeded
 from coprefl_flwr.models.frozen import train_mode
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 DELTA = 1e-3
@@ -71,7 +71,7 @@ class PerFedAvgClient(TorchClient):
         return self.evaluate_model(self.model, config)
 
     def hessian_product(
-        self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
+        self, batch: Batch, direction: list[Tensor], key: tuple[str | int, ...]
     ) -> list[Tensor]:
         """Return the Hessian-vector product H v by a finite difference along v = `direction`.
 
@@ -86,7 +86,7 @@ class PerFedAvgClient(TorchClient):
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 
     def gradient(
-        self, batch: tuple[Tensor, Tensor], moved: tuple[list[Tensor], float] | None = None
+        self, batch: Batch, moved: tuple[list[Tensor], float] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of a batch and the gradient of the loss.
 
@@ -101,7 +101,7 @@ class PerFedAvgClient(TorchClient):
                 for (name, p), d in zip(weights.items(), direction, strict=True)
             }
         inputs, targets = batch
-        loss = self.training.loss(functional_call(self.model, weights, inputs), targets)
+        loss = self.training.loss(outputs_of(self.model, inputs, weights), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         both = zip(weights.values(), gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -34,7 +34,7 @@ class PFedMeClient(StatefulClient):
             for batches in self.training.batches_of_steps(*how):
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad()
-                    loss = backward(batches, lambda x, y: self.training.loss(self.model(x), y))
+                    loss = backward(batches, lambda *b: self.training.loss.of_batch(self.model, b))
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring

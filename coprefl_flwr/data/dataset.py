@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from coprefl_flwr.data.inputs import Inputs, joined, mapped, tensors_of
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.transfer import on_device, tensor_of
 
@@ -63,10 +64,10 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input: (C, H, W) for an image, (length,) for a text."""
+        """Shape of one input, or of the first of several: (C, H, W), or (length,) for a text."""
 
     @abstractmethod
-    def inputs(self, rows: Rows, device: torch.device) -> Tensor:
+    def inputs(self, rows: Rows, device: torch.device) -> Inputs:
         """Return the model inputs (b, *shape) of the samples `rows` (b,), on `device`."""
 
 
@@ -74,20 +75,21 @@ class Dataset(ABC):
 class TensorDataset(Dataset):
     """Dataset whose inputs are a tensor (N, *shape) of any dtype, given to the model unchanged.
 
-    The tensor is in memory or in a memory-mapped file. uint8 images are an `ImageDataset` instead,
-    which normalises them.
+    Several inputs are a tuple or a dict of such tensors (see `data.inputs`). A tensor is in memory
+    or in a memory-mapped file. uint8 images are an `ImageDataset` instead, which normalises them.
     """
 
-    values: Tensor
+    values: Inputs
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(self.values.shape[1:])
+        """Shape of one input, or of the first of several."""
+        return tuple(tensors_of(self.values)[0].shape[1:])
 
-    def inputs(self, rows: Rows, device: torch.device) -> Tensor:
+    def inputs(self, rows: Rows, device: torch.device) -> Inputs:
         """Return the inputs (b, *shape) of the samples `rows` (b,), on `device`."""
-        return on_device(_rows_of(self.values, tensor_of(rows)), device)
+        where = tensor_of(rows)
+        return mapped(lambda tensor: on_device(_rows_of(tensor, where), device), self.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
 
 def make_dataset(
     source: str,
-    inputs: Tensor,
+    inputs: Inputs,
     labels: npt.NDArray[Any],
     classes: Sequence[str] | None = None,
     *,
@@ -171,7 +173,8 @@ def make_dataset(
     Parameters
     ----------
     inputs : images uint8 (N, C, H, W), normalised by the mean and std of each channel; or a tensor
-        (N, *shape) of any other dtype or shape, which is kept as it is
+        (N, *shape) of any other dtype or shape, which is kept as it is; or a tuple or a dict of
+        such tensors, if a model has several inputs
     labels : class numbers, integers (N,) or (N, 1); or other targets, numbers (N, *shape), such as
         floats (N,): then there are no classes, and `classes` is not used
     groups, domains : integers (N,) or (N, 1)
@@ -181,24 +184,27 @@ def make_dataset(
     may_lack : whether classes may be without inputs, as in a file with the data of one writer; if
         false, a class without inputs raises a SettingsError
     """
-    are_images = inputs.dtype == torch.uint8 and inputs.ndim == 4
+    tensors = tensors_of(inputs)
+    n, is_one = len(tensors[0]), isinstance(inputs, Tensor)
+    are_images = is_one and inputs.dtype == torch.uint8 and inputs.ndim == 4
     if are_images and inputs.shape[1] > 4:
         shape = tuple(inputs.shape)
         raise SettingsError(f"{source}: images (N, C, H, W) = {shape} must have 1 to 4 channels")
-    _check_finite(source, "item", inputs)
-    targets = _targets(source, labels, len(inputs))
+    for tensor in tensors:
+        _check_finite(source, "item", tensor)
+    targets = _targets(source, labels, n)
     if targets is not None:
         classes, may_lack = [""] * _outputs_for(targets), True
-        labels = np.zeros(len(inputs), np.int64)
-    numbers = _integers(source, "labels", labels, len(inputs))
+        labels = np.zeros(n, np.int64)
+    numbers = _integers(source, "labels", labels, n)
     if not may_lack:
         _check_gaps(source, numbers, len(classes or ()) or int(numbers.max()) + 1)
     names = _names(source, "labels", numbers, classes)
     columns = dict[str, Any](labels=numbers, classes=names, test=test, targets=targets)
     if groups is not None:
-        columns["groups"] = _integers(source, "groups", groups, len(inputs))
+        columns["groups"] = _integers(source, "groups", groups, n)
     if domains is not None:
-        columns["domains"] = positions = _integers(source, "domains", domains, len(inputs))
+        columns["domains"] = positions = _integers(source, "domains", domains, n)
         columns["domain_names"] = _names(source, "domains", positions, domain_names)
     if are_images:
         mean, std = _moments(inputs)
@@ -329,7 +335,7 @@ class Samples:
         """Return the samples at `positions`: indices in these samples, not in the dataset."""
         return Samples(self.dataset, self.indices[positions], self.labels[positions])
 
-    def batch(self, positions: Rows | slice, device: torch.device) -> tuple[Tensor, Tensor]:
+    def batch(self, positions: Rows | slice, device: torch.device) -> tuple[Inputs, Tensor]:
         """Return (inputs, targets) of the samples at `positions`, on `device`.
 
         The targets are the labels, int64 (b,), or rows of the dataset's `targets`, (b, *shape).
@@ -342,7 +348,7 @@ class Samples:
         labels = self.labels[positions].astype(np.int64, copy=isinstance(positions, slice))
         return inputs, on_device(tensor_of(labels), device)
 
-    def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield (inputs, targets) of all samples once, in order; the batches are `batch_slices`."""
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
@@ -354,7 +360,7 @@ def pooled(parts: Sequence[Samples]) -> Samples:
     if all(part.dataset is dataset for part in parts):
         return Samples(dataset, np.concatenate([part.indices for part in parts]), labels)
     batches = [part.batch(slice(None), torch.device("cpu")) for part in parts]
-    inputs, targets = (torch.cat(columns) for columns in zip(*batches, strict=True))
+    inputs, targets = (joined(column, torch.cat) for column in zip(*batches, strict=True))
     classes = max((part.dataset.classes for part in parts), key=len)
     together = TensorDataset(
         inputs, labels=labels, classes=classes, targets=None if dataset.has_classes else targets

@@ -49,7 +49,8 @@ def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset
             "that `save_to_disk` wrote"
         ) from error
     parts = _drawn(parts_of(what, stored), options.get("label"), reduction)
-    dataset = as_dataset(what, parts, relabel, image_size=reduction.image_size, **options)
+    how = {"image_size": reduction.image_size, "columns": options.pop("image", ())}
+    dataset = as_dataset(what, parts, relabel, **how, **options)
     # Nothing is drawn or resized a second time; a dataset without images is refused.
     return reduction.of(what, dataset)
 

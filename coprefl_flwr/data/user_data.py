@@ -4,6 +4,7 @@ A dict of such datasets, such as {"train": ..., "test": ...}, is possible too. A
 once, in their order, and kept in memory.
 """
 
+import functools
 import logging
 import weakref
 from collections import defaultdict
@@ -20,11 +21,14 @@ from torch.utils import data
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
+from coprefl_flwr.data.inputs import Inputs, joined, mapped
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
+Collate = Callable[[list[Any]], Any]
+"""Function from a list of items to a batch, as the `collate_fn` of a DataLoader."""
 
 LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class")
 INPUTS = (
@@ -33,6 +37,8 @@ INPUTS = (
 )  # fmt: skip
 PARTS = ("train", "validation", "valid", "val", "test")
 """Keys of a dict of datasets that are read, in this order; other keys are ignored."""
+
+_ONE = "one is allowed: pad texts with collate="
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -43,8 +49,9 @@ def as_dataset(
     relabel: bool = False,
     *,
     batch: Pick | None = None,
+    columns: str | Sequence[str] = (),
+    collate: Collate | None = None,
     label: str = "",
-    image: str = "",
     groups: Any = None,
     domains: Any = None,
     image_size: int = 0,
@@ -63,33 +70,37 @@ def as_dataset(
         become 0, 1, 2, ... in the same order
     batch : function from an item to (input, label), or from a batch of the DataLoader to (inputs,
         labels); None: an item or a batch is already such a pair, or a dict with one key of LABELS
-        and one key of INPUTS
-    label, image : keys of the label and of the input in an item that is a dict, or columns of a
-        Hugging Face Dataset; "": the key is found by its name
+    columns : key of the input in an item or a batch that is a dict, or keys of several inputs; they
+        are a dict then; (): all keys of INPUTS, and all with several numbers per sample
+    collate : function from a list of all items to one batch, which pads sequences to one length;
+        items that are dicts have the keys `columns`, if given, and those of labels
+    label : key of the label in an item that is a dict; "": it is found by its name
     groups : the group of each sample, such as its writer: n names or numbers, or the key of the
         group in items that are dicts, such as the column of a Hugging Face Dataset; None: no groups
     domains : the domain of each sample, in the same form as `groups`
     image_size : side in pixels to which images of dtype uint8 are resized; 0: the original size
     may_lack : as in `make_dataset`
 
-    An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape. An
-    input of dtype uint8 is an image if its shape is (H, W) or (C, H, W), or, for arrays, (H, W, C).
-    A label is a class number, an integer. Targets that are no classes are floats (regression, or
-    0 and 1 for several labels per sample) or arrays of several integers (such as an image of class
-    numbers), all of one shape; floats become float32. Floats are no classes even if they are whole
-    numbers: convert such labels with int(). The names of the classes are the attribute `classes` of
-    the dataset (for a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel.
+    An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape.
+    Several inputs of a sample, such as token ids and a mask, are a dict or a tuple of tensors or
+    arrays (see `data.inputs`). An input of dtype uint8 is an image if its shape is (H, W) or (C, H,
+    W), or, for arrays, (H, W, C). A label is a class number, an integer. Targets that are no
+    classes are floats (regression, or 0 and 1 for several labels per sample) or arrays of several
+    integers (such as an image of class numbers), all of one shape; floats become float32. Floats
+    are no classes even if they are whole numbers: convert such labels with int(). The names of the
+    classes are the attribute `classes` of the dataset (for a Subset, of the whole dataset), or the
+    names of a Hugging Face ClassLabel.
     Raises a SettingsError that begins with `source` if the data has another form. If `relabel` is
     false, a class without samples also raises a SettingsError, unless `may_lack` is true.
     """
     given = {"groups": groups, "domains": domains}
-    columns = {name: value for name, value in given.items() if value is not None}
+    of_samples = {name: value for name, value in given.items() if value is not None}
     if isinstance(user_data, Dataset):
-        numbered = _numbered(source, columns, len(user_data.labels))
+        numbered = _numbered(source, of_samples, len(user_data.labels))
         given_dataset = replace(user_data, **numbered) if numbered else user_data
         return renumbered(given_dataset) if relabel else given_dataset
-    keys = {name: key for name, key in columns.items() if isinstance(key, str)}
-    reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
+    keys = {name: key for name, key in of_samples.items() if isinstance(key, str)}
+    reader = _Reader(source, batch, label, columns, collate, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
     for part in parts.values():
         # Random transforms must give the same samples at each reading.
@@ -101,19 +112,19 @@ def as_dataset(
     try:
         labels = np.array(reader.labels)
     except ValueError as error:
-        raise SettingsError(f"{source}: targets have several shapes; one is allowed") from error
+        raise SettingsError(f"{source}: targets have several shapes; {_ONE}") from error
     is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
         names = names[: labels.max() + 1]  # A subset may have the names of the whole dataset.
     dataset = make_dataset(
         source,
-        _stacked(source, reader.inputs),
+        joined(reader.inputs, functools.partial(_stacked, source)),
         labels,
         names,
         test=is_test if is_test.any() and not is_test.all() else None,
         may_lack=may_lack or relabel,
-        **_numbered(source, columns | reader.columns, len(labels)),
+        **_numbered(source, of_samples | reader.columns, len(labels)),
     )
     return renumbered(dataset) if relabel else dataset
 
@@ -228,38 +239,51 @@ def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str
 class _Reader:
     """The inputs, labels and other columns of all samples that were read so far.
 
-    `keys` is {"groups" or "domains": its key in items that are dicts}. The other attributes are as
-    in `as_dataset`.
+    `keys` is {"groups" or "domains": its key in items that are dicts}, and `named` are the columns.
+    The other attributes are as in `as_dataset`.
     """
 
     source: str
     batch: Pick | None
     label: str
-    image: str
+    named: str | Sequence[str]
+    collate: Collate | None
     keys: dict[str, str]
     reduction: Reduction
-    inputs: list[Tensor] = field(default_factory=list)
+    inputs: list[Inputs] = field(default_factory=list)
     labels: list[int | npt.NDArray[Any]] = field(default_factory=list)
     columns: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def read(self, part: Any) -> str:
         """Append the samples of a dataset; return the key of the label, "" if items are pairs."""
+        if self.collate:
+            whole = part.dataset if isinstance(part, data.DataLoader) else part
+            part = data.DataLoader(
+                whole, collate_fn=functools.partial(self._collated, self.collate)
+            )
         batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
-        what, item_keys, number = "batch" if batched else "item", ("", ""), 0
+        what, label_key, number = "batch" if batched else "item", "", 0
+        input_keys: str | Sequence[str] = ""
         try:
             for item in _items(part):
                 if self.batch:
                     value, label = self.batch(item)
                 elif isinstance(item, Mapping):
-                    item_keys = item_keys if all(item_keys) else self._keys(item, batched)
-                    label, value = (item[key] for key in item_keys)
+                    if not label_key:
+                        label_key, input_keys = self._keys(item, batched)
+                    one, label = isinstance(input_keys, str), item[label_key]
+                    value = item[input_keys] if one else {key: item[key] for key in input_keys}
                 else:
                     value, label = item
-                pairs = zip(value, label, strict=True) if batched else [(value, label)]
-                for one_input, one_label in pairs:
-                    self.inputs.append(self._tensor(one_input))
+                rows = (
+                    zip(_rows(value, len(label)), label, strict=True)
+                    if batched
+                    else [(value, label)]
+                )
+                for one_input, one_label in rows:
+                    self.inputs.append(self._tensors(one_input))
                     self.labels.append(_target(one_label))
-                for name, key in self.keys.items():
+                for name, key in () if self.collate else self.keys.items():
                     self._check_key(key, item if isinstance(item, Mapping) else ())
                     self.columns[name] += item[key] if batched else [item[key]]
                 number += 1
@@ -268,40 +292,56 @@ class _Reader:
         except Exception as error:  # A user's code can raise any type of error.
             line = f"{self.source}: {what} {number} must be (input, label): {one_line(error)}"
             raise SettingsError(line) from error
-        return item_keys[0]
+        return label_key
+
+    def _collated(self, collate: Collate, items: list[Any]) -> Any:
+        """Return the batch of all items; keep the groups and domains, which a batch may lack."""
+        for name, key in self.keys.items():
+            self._check_key(key, items[0] if isinstance(items[0], Mapping) else ())
+            self.columns[name] += [item[key] for item in items]
+        if self.named and isinstance(items[0], Mapping):
+            known = {
+                *LABELS,
+                self.label,
+                *([self.named] if isinstance(self.named, str) else self.named),
+            }
+            items = [{key: item[key] for key in item if key in known} for item in items]
+        return collate(items)
 
     def _check_key(self, key: str, item: Iterable[str]) -> None:
         if key not in item:
             raise SettingsError(f"{self.source}: {unknown('column', key, map(str, item))}")
 
-    def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str]:
-        """Return the keys of an item's label and input; a key that is not given has a usual name.
+    def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str | Sequence[str]]:
+        """Return the keys of an item's label, and of its input or its several inputs."""
+        unused = [key for key in item if key not in self.keys.values()]
+        labels = [key for key in unused if key.lower() in LABELS]
+        label = self._key("label", [self.label] if self.label else labels or unused, item)
+        if isinstance(self.named, str) and self.named:
+            return label, self._key("input", [self.named], item)
+        if self.named:
+            named = [key for key in self.named if key != label]
+            return label, [self._key("input", [key], item) for key in named]
+        unused.remove(label)
+        inputs = [k for k in unused if k.lower() in INPUTS or _is_input(item[k], batched)]
+        return label, inputs if len(inputs) > 1 else self._key("input", inputs or unused, item)
 
-        An item with a second input, such as an attention mask, is refused if `image` is not given.
-        """
-        found = dict[str, str]()
-        for role, given, usual in (("label", self.label, LABELS), ("input", self.image, INPUTS)):
-            used = (*found.values(), *self.keys.values())
-            unused = [key for key in item if key not in used]
-            candidates = [given] if given else [key for key in unused if key.lower() in usual]
-            candidates = candidates or unused
-            if len(candidates) != 1:
-                raise self._unclear(f"{', '.join(unused)}, and it is not clear which is the {role}")
-            self._check_key(candidates[0], item)
-            found[role] = candidates[0]
-        label, first = found.values()
-        others = [
-            key for key in item if key not in (label, first) and _is_input(item[key], batched)
-        ]
-        if others and not self.image:
-            raise self._unclear(f"several inputs, {first} and {', '.join(others)}")
-        return label, first
+    def _key(self, role: str, candidates: Sequence[str], item: Mapping[str, Any]) -> str:
+        """Return the only candidate, a key of the item."""
+        if len(candidates) != 1:
+            unclear = f"{', '.join(candidates)}, and it is not clear which is the {role}"
+            remedy = "batch=lambda item: (item['INPUT'], item['LABEL'])"
+            line = f"its items have {unclear}: write {remedy}, or after a dataset's name"
+            raise SettingsError(f"{self.source}: {line} :image=INPUT,label=LABEL")
+        self._check_key(candidates[0], item)
+        return candidates[0]
 
-    def _unclear(self, what: str) -> SettingsError:
-        return SettingsError(
-            f"{self.source}: its items have {what}, but a model gets one: write batch=lambda item: "
-            "(item['INPUT'], item['LABEL']), or after a dataset's name :image=INPUT,label=LABEL"
-        )
+    def _tensors(self, value: Any) -> Inputs:
+        """Return the input of a sample as a tensor, or its several inputs as tensors."""
+        if isinstance(value, Mapping):
+            return mapped(self._tensor, dict(value))
+        several = isinstance(value, tuple) and all(getattr(one, "ndim", 0) for one in value)
+        return mapped(self._tensor, value) if several else self._tensor(value)
 
     def _tensor(self, value: Any) -> Tensor:
         """Return an input as a tensor; a uint8 image becomes (C, H, W), and is resized."""
@@ -323,15 +363,25 @@ class _Reader:
         return self.reduction.resized(tensor[None] if tensor.ndim == 2 else tensor)
 
 
+def _rows(batch: Any, n: int) -> Iterable[Any]:
+    """Return the inputs of each of the n samples of a batch."""
+    if isinstance(batch, Mapping):
+        return (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+    several = isinstance(batch, tuple | list) and len(batch) < n
+    return zip(*batch, strict=True) if several else batch
+
+
 def _items(part: Any) -> Iterable[Any]:
     """Return the items of a dataset, or the batches of a DataLoader, in the dataset's order."""
     if not isinstance(part, data.DataLoader):
         return (part[position] for position in range(len(part)))
-    size = part.batch_size or (None if part.batch_sampler is None else 64)
+    # One batch, so that a function that pads gives all samples one length.
+    whole: Any = part.dataset
+    size = None if part.batch_sampler is None else len(whole)
     # A loader without a generator draws a number from torch's global generator, even if it does
     # not shuffle.
     own = torch.Generator()
-    return data.DataLoader(part.dataset, size, collate_fn=part.collate_fn, generator=own)
+    return data.DataLoader(whole, size, collate_fn=part.collate_fn, generator=own)
 
 
 def _numbered(source: str, columns: Mapping[str, Any], n: int) -> dict[str, Any]:
@@ -384,7 +434,7 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
         shapes = {tuple(tensor.shape) for tensor in inputs}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
-        line = f"inputs have several shapes ({some}); one is allowed: set image-size for images"
+        line = f"inputs have several shapes ({some}); {_ONE}, or set image-size for images"
         raise SettingsError(f"{source}: {line}")
     values = torch.stack(inputs)
     # float64 is NumPy's default, but networks compute in float32.

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.learning.user_functions import UserFunction, described
 
@@ -25,18 +25,17 @@ class Augmentation(UserFunction):
     setting: ClassVar = "augment"
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
         """Return the augmented inputs of a batch."""
-        augmented: Tensor = self.loaded(inputs, generator)
-        return augmented
+        return self.loaded(inputs, generator)
 
-    def seeded(self, rng: np.random.Generator, device: torch.device) -> Callable[[Tensor], Tensor]:
+    def seeded(self, rng: np.random.Generator, device: torch.device) -> Callable[[Inputs], Inputs]:
         """Return the augmentation on a device; the numbers that `rng` draws stay the same."""
         generator = torch.Generator(device)
         generator.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
         return lambda inputs: self(inputs, generator)
 
-    def check(self, inputs: Tensor) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Raise a SettingsError if the augmentation changes the shape or the dtype of inputs."""
         before, _ = described(inputs), self.loaded
         try:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs, mapped, tensors_of
 from coprefl_flwr.learning.module_state import ModuleState
 from coprefl_flwr.models.base import keep_base
 from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 logger = logging.getLogger("flwr.coprefl")
@@ -52,8 +54,8 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
         tensors = (*model.parameters(), *model.buffers())
         if all(tensor.ndim < 5 for tensor in tensors):  # torch refuses weights of Conv3d.
             model.to(memory_format=torch.channels_last)
-        sample, _ = samples.batch(slice(1), device)
-        if not len(sample) or not _takes_channels_last(model, torch.cat([sample, sample])):
+        sample = mapped(lambda one: torch.cat([one, one]), samples.batch(slice(1), device)[0])
+        if not len(samples) or not _takes_channels_last(model, sample):
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)
         _PLACED[model] = device, ModuleState(model)
@@ -62,18 +64,18 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
     return model
 
 
-def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
+def _takes_channels_last(model: nn.Module, inputs: Inputs) -> bool:
     """Return whether a copy of the model works in eval mode, and in a training step."""
-    convolves = any(weight.ndim == 4 for weight in model.parameters())
-    if not convolves and (inputs.ndim != 4 or inputs.shape[1] == 1):
+    convolves, tensors = any(weight.ndim == 4 for weight in model.parameters()), tensors_of(inputs)
+    if not convolves and all(one.ndim != 4 or one.shape[1] == 1 for one in tensors):
         return True
-    devices = [inputs.device] if inputs.is_cuda else []
+    devices = [tensors[0].device] if tensors[0].is_cuda else []
     with torch.random.fork_rng(devices=devices):
         try:
             trial = copied(model)
             with computing(trial):
-                trial.eval()(inputs)
-                torch.autograd.backward(trial.train()(inputs).square().sum())
+                outputs_of(trial.eval(), inputs)
+                torch.autograd.backward(outputs_of(trial.train(), inputs).square().sum())
         except Exception:  # A user's client may call the network with other inputs.
             return False
     return True

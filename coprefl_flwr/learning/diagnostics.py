@@ -18,12 +18,13 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import ClientData, Samples
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, are_classes, differentiable
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
-from coprefl_flwr.models import computing, load_arrays, outputs_and_representation
+from coprefl_flwr.models import computing, load_arrays, outputs_and_representation, outputs_of
 from coprefl_flwr.models.precision import HALF_TYPES
 from coprefl_flwr.seeds import generator
 
@@ -125,7 +126,7 @@ def top_eigenvalue(
         along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
         total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
         for inputs, targets in _batches(model, sets):
-            total_loss = loss.summed(model(inputs), targets)
+            total_loss = loss.summed(outputs_of(model, inputs), targets)
             first = torch.autograd.grad(
                 total_loss, parameters, create_graph=True, allow_unused=True
             )
@@ -236,7 +237,7 @@ def _features(model: nn.Module, sets: Sequence[Samples]) -> tuple[Tensor, Tensor
     return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _batches(model: nn.Module, sets: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(model: nn.Module, sets: Sequence[Samples]) -> Iterator[tuple[Inputs, Tensor]]:
     """Yield the batches of all samples on the model's device."""
     device = next(model.parameters()).device
     for samples in sets:

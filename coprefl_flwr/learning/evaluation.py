@@ -13,8 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
@@ -95,7 +97,7 @@ def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
         raise SettingsError(NO_LOSS)
     inputs, targets = batch
-    return cross_entropy_of_classes(model(inputs), targets)
+    return cross_entropy_of_classes(outputs_of(model, inputs), targets)
 
 
 def batch_size(batch: Any) -> int:
@@ -172,7 +174,7 @@ def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tens
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Inputs, Tensor]],
     own: Mapping[str, Callable[..., float]] | None = None,
     precision: str = FLOAT32,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
@@ -190,7 +192,7 @@ def evaluate(
     predictions: list[tuple[Tensor, Tensor]] = []
     with computing(model, precision):
         for inputs, targets in batches:
-            outputs = model(inputs)
+            outputs = outputs_of(model, inputs)
             if own:
                 predictions.append((outputs.cpu(), targets.cpu()))
             losses.append(loss(outputs, targets))
@@ -216,7 +218,7 @@ def evaluate(
 
 @torch.no_grad()
 def class_means(
-    represent: Callable[[Tensor], Tensor], samples: Samples, like: Arrays, device: torch.device
+    represent: Callable[[Inputs], Tensor], samples: Samples, like: Arrays, device: torch.device
 ) -> Arrays:
     """Return a client's prototypes: the mean of z(x) over each class's samples (FedPCL, eq. 5).
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes
 from coprefl_flwr.learning.user_functions import UserFunction, described
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 BY_DEFAULT = "cross-entropy"
@@ -37,10 +39,10 @@ class Loss(UserFunction):
         """Return the mean loss of a batch."""
         return self._function_on(outputs.device)(outputs, targets)
 
-    def of_batch(self, model: Callable[[Tensor], Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
+    def of_batch(self, model: Callable[..., Any], batch: tuple[Inputs, Tensor]) -> Tensor:
         """Return the mean loss of a model on a batch (inputs, targets)."""
         inputs, targets = batch
-        return self(model(inputs), targets)
+        return self(outputs_of(model, inputs), targets)
 
     def summed(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the loss over the samples of a batch."""
@@ -70,7 +72,7 @@ class Loss(UserFunction):
         if self.is_default and are_classes(targets):
             return
         with computing(network):
-            outputs = network.eval()(inputs.contiguous())
+            outputs = outputs_of(network.eval(), mapped(Tensor.contiguous, inputs))
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
             with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
@@ -34,10 +35,10 @@ from coprefl_flwr.options import check_declared, option
 BATCH_SIZE = 32
 """Default number of samples per step."""
 
-Objective = Callable[[Tensor, Tensor], Tensor]
+Objective = Callable[[Inputs, Tensor], Tensor]
 """A loss that local training minimises: a function of the inputs and targets of a batch."""
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +334,7 @@ def local_sgd(
     """
     train_mode(model)
     optimiser, losses = training.new_optimiser(model, server_round), []
-    minimised = objective or (lambda inputs, targets: training.loss(model(inputs), targets))
+    minimised = objective or (lambda *batch: training.loss.of_batch(model, batch))
     steps = training.batches_of_steps(optimiser, samples, server_round, rng, device)
     with computing(model, training.precision):
         for batches in steps:

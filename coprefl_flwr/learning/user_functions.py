@@ -71,7 +71,11 @@ class UserFunction(Choice):
 
 
 def described(value: Any) -> str:
-    """Return the dtype and the shape of a tensor, or the name of another type."""
+    """Return the dtype and the shape of a tensor or of each of several, or the name of a type."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {described(one)}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(described, value))
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"

@@ -12,6 +12,7 @@ from coprefl_flwr.models.build import build_model as build_model
 from coprefl_flwr.models.build import head_names as head_names
 from coprefl_flwr.models.frozen import train_mode as train_mode
 from coprefl_flwr.models.heads import outputs_and_representation as outputs_and_representation
+from coprefl_flwr.models.outputs import outputs_of as outputs_of
 from coprefl_flwr.models.precision import computing as computing
 from coprefl_flwr.models.weights import load_saved_model as load_saved_model
 from coprefl_flwr.models.weights import save_model as save_model

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import as_float32, computing
 
 
 def outputs_and_representation(
-    model: nn.Module, inputs: Tensor, layer: str = ""
+    model: nn.Module, inputs: Inputs, layer: str = ""
 ) -> tuple[Tensor, Tensor]:
     """Return a network's outputs and its representation (b, d): the last linear layer's input.
 
@@ -21,12 +23,12 @@ def outputs_and_representation(
     Raises a SettingsError if the network calls no such layer.
     """
     with _recorded_calls(model, layer) as calls:
-        outputs = model(inputs)
+        outputs = outputs_of(model, inputs)
     return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
 
 @torch.no_grad()
-def last_linear(model: nn.Module, inputs: Tensor) -> str:
+def last_linear(model: nn.Module, inputs: Inputs) -> str:
     """Return the name of the `nn.Linear` that the network calls last.
 
     `inputs` is a batch of inputs with which the network is called once, in eval mode.
@@ -34,7 +36,7 @@ def last_linear(model: nn.Module, inputs: Tensor) -> str:
     Raises a SettingsError if the network calls no `nn.Linear`.
     """
     with _recorded_calls(model) as calls:
-        model.eval()(inputs)
+        outputs_of(model.eval(), inputs)
     return calls[-1][0]
 
 

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
+from coprefl_flwr.learning.user_functions import described
 from coprefl_flwr.models import (
     build_model,
     check_weights,
     computing,
     head_names,
     model_arrays,
+    outputs_of,
 )
 from coprefl_flwr.models.adapters import Adapter
 from coprefl_flwr.models.base import base_hash
@@ -139,9 +142,9 @@ class Architecture:
 
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
-        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
+        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
         network = self.make(num_classes)
-        layer = last_linear(network, sample)
+        layer = last_linear(network, mapped(Tensor.contiguous, sample))
         parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
         if not {*parts} <= self.head & travelling(network).keys():
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
@@ -315,9 +318,9 @@ def checked_factory(network: Any, classes: int) -> Factory:
     return lambda number: unwrapped(network(number))
 
 
-def _batch_of_two(samples: Samples) -> Tensor:
+def _batch_of_two(samples: Samples) -> Inputs:
     """Return the inputs of the first sample twice, in the memory format of most data loaders."""
-    return samples.batch(np.zeros(2, np.int64), CPU)[0].contiguous()
+    return mapped(Tensor.contiguous, samples.batch(np.zeros(2, np.int64), CPU)[0])
 
 
 @torch.no_grad()
@@ -329,10 +332,9 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     inputs = _batch_of_two(samples)
     try:
         with computing(network):
-            outputs = network.eval()(inputs)
+            outputs = outputs_of(network.eval(), inputs)
     except Exception as error:  # The caller's code may raise any exception.
-        shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
-        line = f"{what} fails for a batch of samples, {shown}"
+        line = f"{what} fails for a batch of samples, {described(inputs)}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
     any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
     if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):

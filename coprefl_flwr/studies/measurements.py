@@ -18,7 +18,7 @@ from coprefl_flwr.data import Samples, pooled
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning.evaluation import Metric, are_classes
-from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models import load_saved_model, outputs_of
 from coprefl_flwr.models.precision import computing
 from coprefl_flwr.named import folder_of, parse
 from coprefl_flwr.object_code import code_hash, is_users
@@ -81,7 +81,7 @@ def example_of(network: nn.Module, samples: Samples, classes: int) -> tuple[Tens
     if are_classes(targets):
         return logits_of(classes)
     with computing(network):
-        return network.eval()(inputs).cpu(), targets.cpu()
+        return outputs_of(network.eval(), inputs).cpu(), targets.cpu()
 
 
 def logits_of(classes: int) -> tuple[Tensor, Tensor]:

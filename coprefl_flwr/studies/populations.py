@@ -21,9 +21,10 @@ from coprefl_flwr.data import (
     split_in_two,
     task_labels,
 )
+from coprefl_flwr.data.inputs import tensors_of
 from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.data.splits import part_of
-from coprefl_flwr.data.user_data import Pick, training_dataset
+from coprefl_flwr.data.user_data import training_dataset
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
@@ -83,11 +84,9 @@ class LoadedSource(Source):
         cls,
         dataset: Any,
         only: Sequence[int | str] | None = None,
-        relabel: bool = False,
-        batch: Pick | None = None,
-        groups: Any = None,
+        **how: Any,
     ) -> "LoadedSource":
-        """Return the source of a dataset that a program gives (see `data.as_dataset`).
+        """Return the source of a dataset that a program gives; `how` are options of `as_dataset`.
 
         Images of dtype uint8 become floats in 0..1 without further normalisation. A model that was
         trained here then takes the same inputs as the program's data loaders give. `only` are
@@ -98,8 +97,7 @@ class LoadedSource(Source):
         if isinstance(dataset, str):
             example = f"cp.load_dataset({excerpt(repr(dataset))})"
             raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
-        options = {"relabel": relabel, "batch": batch, "groups": groups}
-        loaded = training_dataset("dataset", dataset, **options)
+        loaded = training_dataset("dataset", dataset, **how)
         if only is None:
             return cls(loaded, tuple(range(len(loaded.classes))))
         used = {_class_number(chosen, loaded.classes) for chosen in only}
@@ -333,7 +331,8 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
         for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
-            digest.update(as_array(inputs.contiguous()).tobytes())
+            for tensor in tensors_of(inputs):
+                digest.update(as_array(tensor.contiguous()).tobytes())
             if not samples.dataset.has_classes:
                 digest.update(as_array(targets).tobytes())
     return digest.hexdigest()

@@ -96,7 +96,7 @@ ROW = torch.zeros(2)
         (Items([("text", 0)]), r"item 0 must be .input, label.: TypeError: .*numpy.str_"),
         (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*relabel=True"),
         (
-            Items([{"a": ROW, "b": ROW, "label": 0}]),
+            Items([{"a": 0, "b": 1, "label": 0}]),
             "a, b, .*not clear which is the input.*batch=lambda",
         ),
         (Items([{"x": ROW, "u": 0, "v": 1}]), "not clear which is the label"),
@@ -198,34 +198,71 @@ def test_dict_items_are_read_by_their_usual_keys(keys):
 
 
 TOKENS = [{"input_ids": [n, n], "attention_mask": [1, 0], "length": 2, "labels": n} for n in (0, 1)]
-TWO_INPUTS = "several inputs, input_ids and attention_mask, but a model gets one: write batch"
-
-
-@pytest.mark.parametrize(
-    "items",
-    [
-        Items(TOKENS),
-        data.DataLoader(
-            Items([{k: np.array(value) for k, value in item.items()} for item in TOKENS]),
-            batch_size=2,
-        ),
-    ],
-    ids=["lists", "loader of arrays"],
+LOADER = data.DataLoader(
+    Items([{k: np.array(value) for k, value in item.items()} for item in TOKENS]), batch_size=2
 )
-def test_second_input_is_refused_unless_a_batch_function_chooses(items):
-    """An earlier version left out the attention mask without a message."""
-    with pytest.raises(SettingsError, match=TWO_INPUTS):
-        as_dataset("own", items)
-    with pytest.raises(SettingsError, match=TWO_INPUTS):
-        as_samples("train", items)
-    dataset = as_dataset("own", items, batch=lambda item: (item["input_ids"], item["labels"]))
-    assert dataset.values.tolist() == [[0, 0], [1, 1]]
 
 
-def test_second_image_is_refused_and_metadata_is_ignored():
-    items = [{"image": grey(n), "depth": grey(n), "label": n} for n in (0, 1)]
-    with pytest.raises(SettingsError, match="several inputs, image and depth"):
-        as_dataset("own", Items(items))
+@pytest.mark.parametrize("items", [Items(TOKENS), LOADER], ids=["lists", "loader of arrays"])
+def test_several_inputs_are_a_dict_unless_one_is_chosen(items):
+    both = {"input_ids": [[0, 0], [1, 1]], "attention_mask": [[1, 0], [1, 0]]}
+    for dataset in (as_dataset("own", items), as_samples("train", items).dataset):
+        assert {name: rows.tolist() for name, rows in dataset.values.items()} == both
+        assert dataset.shape == (2,)
+    for chosen in (
+        {"batch": lambda item: (item["input_ids"], item["labels"])},
+        {"columns": "input_ids"},
+    ):
+        assert as_dataset("own", items, **chosen).values.tolist() == both["input_ids"]
+    named = as_dataset("own", items, columns=["attention_mask", "labels"])
+    assert list(named.values) == ["attention_mask"]
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_inputs_in_tuples_stay_tuples(loads):
+    items = Items([((torch.tensor([n, n]), torch.ones(3)), n) for n in (0, 1, 2)])
+    values = as_dataset("own", data.DataLoader(items, 2) if loads else items).values
+    assert [rows.tolist() for rows in values] == [[[0, 0], [1, 1], [2, 2]], [[1] * 3] * 3]
+
+
+def padded(items):
+    """Pad as the collators of transformers do: "label" becomes "labels", a mask is added."""
+    ids = [torch.tensor(item["input_ids"]) for item in items]
+    rows = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    labels = torch.tensor([item["label"] for item in items])
+    return {"input_ids": rows, "attention_mask": (rows > 0).long(), "labels": labels}
+
+
+RAGGED = [
+    {"text": "a", "site": "x", "input_ids": [5], "label": 0},
+    {"text": "b", "site": "y", "input_ids": [6, 7], "label": 1},
+]
+
+
+def test_collate_pads_all_samples_to_one_length():
+    def only_what_it_needs(items):
+        assert items[0].keys() == {"input_ids", "label"}
+        return padded(items)
+
+    columns = ["input_ids", "attention_mask"]
+    given = {"columns": columns, "collate": only_what_it_needs, "groups": "site"}
+    loader = data.DataLoader(Items(RAGGED), 1, collate_fn=padded)
+    for dataset in (as_dataset("own", Items(RAGGED), **given), as_dataset("own", loader)):
+        assert dataset.values["input_ids"].tolist() == [[5, 0], [6, 7]]
+        assert dataset.values["attention_mask"].tolist() == [[1, 0], [1, 1]]
+        assert dataset.labels.tolist() == [0, 1]
+    assert as_dataset("own", Items(RAGGED), **given).groups.tolist() == [0, 1]
+
+
+def test_ragged_inputs_and_targets_are_refused_without_collate():
+    with pytest.raises(SettingsError, match=r"own: inputs have several shapes .* pad .* collate="):
+        as_dataset("own", Items(RAGGED), columns=["input_ids"])
+    ragged = [{"input_ids": [1, 1], "labels": [n] * n} for n in (2, 3)]
+    with pytest.raises(SettingsError, match=r"own: targets have several shapes; .* collate="):
+        as_dataset("own", Items(ragged))
+
+
+def test_metadata_is_ignored():
     metadata = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
     dataset = as_dataset("own", Items([{"image": grey(n), "label": n, **metadata} for n in (0, 1)]))
     assert dataset.images[:, 0, 0, 0].tolist() == [0, 1]

@@ -48,7 +48,7 @@ def test_page_quotes_the_whole_message(wrong):
         ),
         (
             lambda folder: train(nn.Linear(5, 2), folder / "new"),
-            "model fails for a batch of samples, float32 of shape",
+            "model fails for a batch of samples, float32 (",
         ),
         (
             lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), folder / "new"),
