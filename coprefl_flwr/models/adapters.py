@@ -103,7 +103,7 @@ class Adapter(Choice):
             lora_dropout=lora.dropout,
             use_rslora=lora.rank_stabilised,
             target_modules=targets,
-            modules_to_save=[f"model.{name}" for name in sorted(trained)],
+            modules_to_save=sorted(trained),
         )
         return average_adapters(peft.get_peft_model(network, config), lora.average)
 

@@ -252,7 +252,8 @@ class Pretraining(TrainingStage):
         save_model(folder, report.arrays, about)
         keep, best = self.keep, report.best
         chosen = best if keep and best and keep.model == BEST else None
-        save_adapters(folder, self.module, chosen.arrays if chosen else report.arrays)
+        if not self.is_external:  # Given weights may have another head.
+            save_adapters(folder, self.module, chosen.arrays if chosen else report.arrays)
         if not (keep and chosen):
             return {}
         (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")

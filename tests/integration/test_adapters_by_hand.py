@@ -78,7 +78,9 @@ class Hand:
         self.weights = [w if w.shape == s else w.T for w, s in zip(weights, shapes, strict=True)]
         self.biases = [layer.base_layer.bias.detach() for layer in layers]
         both = ("lora_A", "lora_B")
-        self.factors = [getattr(n, f)["default"].weight.detach().clone() for n in layers for f in both]
+        self.factors = [
+            getattr(n, f)["default"].weight.detach().clone() for n in layers for f in both
+        ]
         self.corrections = [torch.zeros(shape).double() for shape in shapes]
         self.scale, self.by = scale, by
 
