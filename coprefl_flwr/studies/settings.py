@@ -75,7 +75,7 @@ class ModelSettings(Checked):
     model: str = option(
         "femnist-cnn",
         "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn`, `femnist-cnn-linear`, "
-        "`fashion-mnist-cnn`, `char-lstm`, or module:NAME",
+        "`fashion-mnist-cnn`, `char-lstm`, module:NAME, or `hf:FOLDER`, a model of transformers",
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
     trainable: str = option(

@@ -11,7 +11,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 import coprefl_flwr as cp
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models.adapters import Adapter
+from coprefl_flwr.models.base import base_hash
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
+from coprefl_flwr.studies.settings import Settings
 from tests.common.checks import refusal
 from tests.common.data import images
 
@@ -148,3 +156,137 @@ def test_method_whose_update_is_no_mean_of_models_is_refused_before_work():
 def test_workers_train_the_same_adapters(tmp_path):
     starts = [pretrained(tmp_path / str(n), "exact", workers=n) for n in (1, 2)]
     assert same_outputs(*starts)
+
+
+# ---- studies ------------------------------------------------------------------------------------
+
+
+def perceptron(classes, input_shape):
+    layers = nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+LORA = "lora:rank=4,alpha=16,targets=1&3"
+
+
+def study_of(settings, **changes):
+    changes = {"model": f"{__name__}:perceptron", "adapter": LORA, **changes}
+    return build(Settings.from_config({**settings.to_config(), **changes}))
+
+
+@pytest.mark.parametrize("by", ["mean", "ffa", "exact"])
+def test_study_trains_adapters_and_the_last_layer_in_both_phases(tiny_settings, by):
+    method = "random fedavg coprefl"
+    study = study_of(
+        tiny_settings, method=method, adapter=f"{LORA},average={by}", **{"task-rounds": 1}
+    )
+    start, task = study.stages[0], study.stages[-1]
+    head = {f"base_model.model.5.modules_to_save.default.{name}" for name in ("weight", "bias")}
+    factors = {f"base_model.model.{n}.lora_{f}.default.weight" for n in "13" for f in "AB"}
+    trained = {n for n in factors | head if by != "ffa" or "lora_A" not in n}
+    for stage in (start, task):
+        parameters = stage.module.named_parameters()
+        assert {name for name, p in parameters if p.requires_grad} == trained
+        assert start.architecture.head & trained == head
+    assert base_hash(start.module) == base_hash(task.module)
+    folder = run_study(LocalGrid(client_app(study.client), nodes=2), study)
+    network = perceptron(start.architecture.num_classes, None)
+    arrays, about = load_saved_model(folder / "starts" / "fedavg")
+    assert about["adapter"] == f"{LORA},average={by}"
+    assert ("base_model.model.1.lora_correction" in arrays) == (by == "exact")
+    loaded = peft.PeftModel.from_pretrained(network, str(folder / "starts" / "fedavg"))
+    for name in trained:
+        assert np.array_equal(loaded.get_parameter(name).detach().numpy(), arrays[name]), name
+    drawn, _ = load_saved_model(folder / "starts" / "random")
+    assert all((drawn[name] == 0).all() for name in trained if "lora_B" in name)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert {row["start"] for row in rows} == {"random", "fedavg", "coprefl"}
+
+
+def test_start_of_adapters_of_another_study(tiny_settings, tmp_path):
+    """The last layer of the start may be for other classes."""
+    study = study_of(tiny_settings, method="fedavg")
+    folder = run_study(LocalGrid(client_app(study.client), nodes=2), study) / "starts" / "fedavg"
+    given = study_of(tiny_settings, method=f"random file:{folder}")
+    given.check()
+    arrays = given.stages[1].initial()
+    saved, _ = load_saved_model(folder)
+    for name, array in saved.items():
+        assert np.array_equal(arrays[name], array), name
+    for adapter, line in {
+        LORA.replace("16", "8"): "its adapters have lora_alpha = 16.0, those of this network 8.0",
+        LORA.replace("1&3", "3"): "are not in the same layers: base_model.model.1",
+        "": "it is of adapters, and this network has none",
+    }.items():
+        other = study_of(tiny_settings, method=f"random file:{folder}", adapter=adapter)
+        with pytest.raises(SettingsError, match=line):
+            other.check()
+
+
+@pytest.mark.parametrize(
+    ("adapter", "line"),
+    [
+        ("lora:rank=4", "name its targets, out of the layers 1, 3$"),
+        ("lora:targets=1&4", "unknown target '4': known are 1, 3"),
+        ("lora:targets=5", "unknown target '5': known are 1, 3"),
+        ("lore:targets=1", "unknown adapter 'lore': did you mean 'lora'"),
+        ("lora:rank=0,targets=1", "rank = 0: must be at least 1"),
+        ("lora:average=men,targets=1", "unknown value 'men': did you mean 'mean'"),
+        ("lora:ranks=2,targets=1", "unknown option 'ranks': did you mean 'rank'"),
+    ],
+)
+def test_wrong_adapter_is_refused_in_one_line(tiny_settings, adapter, line):
+    with pytest.raises(SettingsError, match=line) as error:
+        study_of(tiny_settings, adapter=adapter).check()
+    assert error.value.keys == ("adapter",)
+    assert "\n" not in str(error.value)
+
+
+def test_adapter_of_a_recipe_is_a_mapping():
+    written = {"type": "lora", "rank": 4, "alpha": 16, "targets": ["query", "value"]}
+    adapter = Adapter.read(written)
+    assert str(adapter) == "lora:rank=4,alpha=16,targets=query&value"
+    assert adapter == Adapter.read(str(adapter))
+    assert adapter.lora.targets == "query value"
+    assert Adapter.read({"type": "lora", "targets": [0, 2]}).lora.targets == "0 2"
+
+
+# ---- models of transformers ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def vit(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 12, "image_size": 6, "patch_size": 3, "num_channels": 1}
+    config = transformers.ViTConfig(**sizes)
+    config.save_pretrained(tmp_path / "config")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    return tmp_path
+
+
+def test_model_of_a_folder_with_adapters(tiny_settings, vit):
+    weights = load_file(vit / "vit" / "model.safetensors")
+    adapter = "lora:rank=2,targets=q_proj&v_proj,average=exact"
+    for name, adapter in {"vit": adapter, "config": ""}.items():
+        settings = {"model": f"hf:{vit / name}", "adapter": adapter, "method": "random fedavg"}
+        study = study_of(tiny_settings, **settings)
+        stage = study.stages[0]
+        inner = stage.module.base_model.model if adapter else stage.module
+        embedding = inner.vit.embeddings.cls_token
+        assert torch.equal(embedding, weights["vit.embeddings.cls_token"]) == (name == "vit")
+        run_study(LocalGrid(client_app(study.client), nodes=2), study)
+
+
+def test_remote_code_and_other_formats_are_refused_in_one_line(tiny_settings, vit):
+    file = vit / "vit" / "config.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps(about | {"auto_map": {"AutoModel": "code.py:Net"}}))
+    lines = {"vit": "its config asks for code of its own .auto_map., which is never run"}
+    (vit / "config" / "pytorch_model.bin").touch()
+    lines |= {"config": "pytorch_model.bin is no safetensors file", "none": "there is no file"}
+    for name, line in lines.items():
+        with pytest.raises(SettingsError, match=line):
+            study_of(tiny_settings, model=f"hf:{vit / name}", adapter="").check()
