@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from coprefl_flwr.arrays import CORRECTION, Arrays, is_buffer
+from coprefl_flwr.arrays import CORRECTION, Arrays, is_buffer, without_corrections
 
 Metrics = Mapping[str, float]
 
@@ -43,6 +43,10 @@ class Rule:
         """
         raise NotImplementedError
 
+    def returned(self, arrays: Arrays) -> Arrays:
+        """Return those of the exchange's arrays that a client's reply needs to have."""
+        return arrays
+
     def __str__(self) -> str:
         parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
         return ":".join([self.name, *parameters])
@@ -63,6 +67,10 @@ class Mean(Rule):
         """Return the client's weight and its number of samples, which must be above 0."""
         weight = _positive(metrics, self.weight) if self.weight else 1.0
         return {"sum": (weight, _positive(metrics, "num-examples"))}
+
+    def returned(self, arrays: Arrays) -> Arrays:
+        """Return the arrays without the corrections of adapters, which clients do not change."""
+        return without_corrections(arrays)
 
 
 class Total(Rule):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, without_corrections
+from coprefl_flwr.arrays import Arrays, append_prefixed
 from coprefl_flwr.federation.aggregation import Chain, Mean, PerClient, Rule
 from coprefl_flwr.federation.messages import Value
 
@@ -59,7 +59,7 @@ class Exchange:
         rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
         plain = self.action == "train" and not self.stateful and not self.changes
-        mean = mean and len(without_corrections(self.arrays)) == len(self.arrays)
+        mean = mean and len(rule.returned(self.arrays)) == len(self.arrays)
         return plain and (mean or isinstance(rule, Chain))
 
 

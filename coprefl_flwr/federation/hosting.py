@@ -9,17 +9,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import (
-    Arrays,
-    cast_like,
-    from_record,
-    read_only,
-    records_of,
-    without_corrections,
-)
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, read_only, records_of
 from coprefl_flwr.errors import EXITS, one_line
 from coprefl_flwr.federation import messages
-from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean, Rule, parse
+from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
 from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
 from coprefl_flwr.federation.validation import Bounds
@@ -93,8 +86,7 @@ def run_clients(
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
-                if isinstance(rule, Mean):
-                    arrays = without_corrections(arrays)
+                arrays = rule.returned(arrays)
                 # A copy, as the arrays may share the memory of a model that another client uses.
                 start = {name: np.array(array, order="C") for name, array in arrays.items()}
             elif rule.sums:

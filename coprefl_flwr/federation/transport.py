@@ -12,15 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.arrays import (
-    Arrays,
-    cast,
-    cast_like,
-    is_buffer,
-    records_of,
-    to_record,
-    without_corrections,
-)
+from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
 from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean, products
@@ -265,10 +257,8 @@ class Transport:
             logger.warning("%s: %d more such lines", exchange.action, len(failed) - MOST_WARNINGS)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: min(r.metrics))
         count = sum(len(reply.metrics) for reply in good)
-        answer = next(iter(good[0].records.values()), {}) if good else {}
-        if isinstance(exchange.combine, Mean):
-            answer = without_corrections(answer)
-        self.traffic.count_up(exchange, count, list(answer))
+        names = next(iter(good[0].records.values()), {}) if good else {}
+        self.traffic.count_up(exchange, count, list(exchange.combine.returned(names)))
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"

@@ -9,8 +9,8 @@ logged with the node, the client and the reason.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coprefl_flwr.arrays import Arrays, is_buffer, mismatch, without_corrections
-from coprefl_flwr.federation.aggregation import Mean, Metrics, Rule, finite_metric
+from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
+from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
 from coprefl_flwr.options import Checked, option
 
 Range = tuple[float, float]
@@ -64,9 +64,9 @@ class Bounds(Checked):
             raise ValueError(f"{len(records)} ArrayRecords in the reply, not one")
         if not alone and set(records) != set(weights):
             raise ValueError(f"sums {sorted(records)} in the reply, expected: {rule}")
-        if alone and isinstance(rule, Mean):
-            sent = without_corrections(sent)
-            records = {name: without_corrections(arrays) for name, arrays in records.items()}
+        if alone:
+            sent = rule.returned(sent)
+            records = {name: rule.returned(arrays) for name, arrays in records.items()}
         for name, arrays in records.items():
             divisors = dict.fromkeys(sent, float(len(metrics)))
             if alone and rule.partial:  # Each coefficient * array must be finite.

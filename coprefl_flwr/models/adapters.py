@@ -22,12 +22,15 @@ from coprefl_flwr.options import Checked, checked_options, declared, option
 MEAN, FFA, EXACT = AVERAGES = ("mean", "ffa", "exact")
 """Ways to average adapters, as in `average_adapters`."""
 
-CONFIG, ADAPTER, BASE = (
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "base_correction.safetensors",
-)
+CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+BASE = "base_correction.safetensors"
 """Files of a start of adapters: two of `peft`, and what `exact` has added to the base's weights."""
+
+PREFIX = "base_model.model."
+"""Start of the names in a network of `peft`, before those of the network inside."""
+
+KINDS = ("Linear", "Conv1D", "Conv2d", "Embedding")
+"""Classes of layers that can have adapters."""
 
 _CORRECTION = CORRECTION.removeprefix(".")
 
@@ -84,19 +87,14 @@ class Adapter(Choice):
         """
         import peft  # Imported here, because it takes seconds, and only adapters need it.
 
-        lora, kinds = self.lora, ("Linear", "Conv1D", "Conv2d", "Embedding")
-        layers = [n for n, m in network.named_modules() if type(m).__name__ in kinds]
-        layers = [name for name in layers if name not in trained]
-        last = {name: name.rpartition(".")[2] for name in layers}
-        shown = sorted({name if end.isdigit() else end for name, end in last.items()})
-        targets = lora.targets.split()
-        if not targets:
+        lora, targets = self.lora, self.lora.targets.split()
+        layers = {n for n, m in network.named_modules() if type(m).__name__ in KINDS} - {*trained}
+        wrong = [t for t in targets if not any(f".{n}".endswith(f".{t}") for n in layers)]
+        if wrong or not targets:
+            shown = sorted({n if n[-1].isdigit() else n.rpartition(".")[2] for n in layers})
             problem = f"name its targets, out of the layers {', '.join(shown)}"
+            problem = unknown("target", wrong[0], shown) if wrong else problem
             raise SettingsError(f"adapter = {self}: {problem}", "adapter")
-        for target in targets:
-            if not any(f".{name}".endswith(f".{target}") for name in layers):
-                problem = unknown("target", target, shown)
-                raise SettingsError(f"adapter = {self}: {problem}", "adapter")
         config = peft.LoraConfig(
             r=lora.rank,
             lora_alpha=lora.alpha,
@@ -185,18 +183,18 @@ def save_adapters(folder: Path, model: nn.Module, arrays: Arrays) -> None:
     load_arrays(model, arrays)
     network: Any = model
     config = copy.copy(network.active_peft_config)
-    config.target_modules = sorted(config.target_modules)
+    if isinstance(targets := config.target_modules, set):
+        config.target_modules = sorted(targets)  # The order of a set differs between processes.
     config.base_model_name_or_path, config.inference_mode = None, True
     config.save_pretrained(str(folder))
-    files = {ADAPTER: get_peft_model_state_dict(model, save_embedding_layers=False), BASE: {}}
+    files = {ADAPTER: get_peft_model_state_dict(model, save_embedding_layers=False)}
     for name, layer in _layers(model) if is_exact(model) else ():
-        added = _scale(layer) * layer.lora_correction
-        weight = f"{name.removeprefix('base_model.model.')}.weight"
-        files[BASE][weight] = added.T if layer.fan_in_fan_out else added
+        added, weight = _scale(layer) * layer.lora_correction, f"{name}.weight"
+        of_base = files.setdefault(BASE, {})
+        of_base[weight.removeprefix(PREFIX)] = added.T if layer.fan_in_fan_out else added
     for file, tensors in files.items():
         whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        if whole:
-            write_atomically(folder / file, safetensors.torch.save(whole))
+        write_atomically(folder / file, safetensors.torch.save(whole))
 
 
 def check_adapters(folder: Path, names: Collection[str], model: nn.Module) -> None:
@@ -210,10 +208,9 @@ def check_adapters(folder: Path, names: Collection[str], model: nn.Module) -> No
     if own is None:
         raise SettingsError("it is of adapters, and this network has none; use get_peft_model")
     about = read_json(folder / CONFIG)
-    for key in ("peft_type", "r", "lora_alpha", "use_rslora"):
-        if about.get(key) != (value := getattr(own, key)):
-            problem = f"its adapters have {key} = {about.get(key)}, those of this network {value}"
-            raise SettingsError(problem)
+    for key in ("r", "lora_alpha", "use_rslora"):
+        if (its := about.get(key)) != (value := getattr(own, key, None)):
+            raise SettingsError(f"its adapters have {key} = {its}, those of this network {value}")
     theirs, mine = (
         {name.partition(".lora_B.")[0] for name in of if ".lora_B." in name}
         for of in (names, model.state_dict())

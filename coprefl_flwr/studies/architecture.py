@@ -23,7 +23,6 @@ from coprefl_flwr.models import (
     model_arrays,
     outputs_of,
 )
-from coprefl_flwr.models.adapters import Adapter
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
@@ -169,17 +168,9 @@ class Architecture:
 class BuiltArchitecture(Architecture):
     """The architecture of a built-in network (by its name) or of your network (by its place)."""
 
-    def __init__(
-        self,
-        name: str,
-        norm: str,
-        source: Source,
-        seed: int,
-        trainable: str,
-        adapter: Adapter | None = None,
-    ) -> None:
+    def __init__(self, name: str, norm: str, source: Source, seed: int, *trained: Any) -> None:
         super().__init__(name, self.make, source, seed)
-        self.norm, self.trainable, self.adapter = norm, trainable, adapter
+        self.norm, self.trainable, self.adapter = norm, *trained
 
     @about_settings("model")
     def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
