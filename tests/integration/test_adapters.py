@@ -20,6 +20,7 @@ from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.tasks import architecture_of_tasks
 from tests.common.checks import refusal
 from tests.common.data import images
 
@@ -116,10 +117,13 @@ def test_run_that_continues_trains_as_many_weights_and_ends_equal(tmp_path, by):
 
 
 def test_fresh_heads_and_adapters_are_trained_in_tasks(tmp_path):
-    """All arrays of a task's end differ from its beginning."""
     starts = {by: pretrained(tmp_path / by, "exact", method=by) for by in ("fedavg", "coprefl")}
     starts["random"] = adapted("exact")
     tasks, results = cp.tasks(DATA, 2, 3, 2, "iid"), []
+    network = architecture_of_tasks(starts, None, tasks, 0, keeps_head=False).make(3)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert trained == {name for name, p in adapted().named_parameters() if p.requires_grad}
+    assert len(trained) == 6
     for folder in ("one", "two"):
         options = {**OPTIONS, "checkpoint": tmp_path / folder}
         results.append(cp.evaluate_starts(starts, tasks, **options).rows)
@@ -269,8 +273,8 @@ def vit(tmp_path):
 
 def test_model_of_a_folder_with_adapters(tiny_settings, vit):
     weights = load_file(vit / "vit" / "model.safetensors")
-    adapter = "lora:rank=2,targets=q_proj&v_proj,average=exact"
-    for name, adapter in {"vit": adapter, "config": ""}.items():
+    adapters = {"vit": "lora:rank=2,targets=q_proj&v_proj,average=exact", "config": ""}
+    for name, adapter in adapters.items():
         settings = {"model": f"hf:{vit / name}", "adapter": adapter, "method": "random fedavg"}
         study = study_of(tiny_settings, **settings)
         stage = study.stages[0]

@@ -9,6 +9,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -17,6 +18,8 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, PerFedAvgClient, TorchClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.learning.training import LocalTraining
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.models.adapters import save_adapters
 from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, PerFedAvg, Schedule
 from tests.common.by_hand import assert_equal, run
 from tests.common.federation import HOSTINGS, SIZES, Federation
@@ -31,7 +34,7 @@ CLIENTS, SCALES = (
 SCALES["alpha = 3 r"] = (6, False, 3.0)
 
 
-def network(first=None):
+def base_network(first=None):
     """Return a float64 network of two layers, of which no matrix is square."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -51,7 +54,7 @@ def adapted(by, alpha=6, stabilised=False, first=None):
     config = {"target_modules": ["2", "4"], "r": 2, "lora_alpha": alpha, "use_rslora": stabilised}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = peft.get_peft_model(network(first), peft.LoraConfig(**config))
+        model = peft.get_peft_model(base_network(first), peft.LoraConfig(**config))
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.data.normal_(std=0.3)
@@ -254,17 +257,18 @@ def test_bytes_of_a_round():
     assert sizes["ffa"] < sizes["mean"] == sizes["exact"]
 
 
-def test_correction_is_in_the_copies_and_the_outputs_of_a_network():
-    model = adapted("exact")
-    inputs = torch.rand(5, 1, 4, 4)
+@pytest.mark.parametrize("first", [None, conv1d])
+def test_base_with_its_correction_and_adapters_of_peft_have_the_outputs(tmp_path, first):
+    model, inputs = adapted("exact", first=first and first()), torch.rand(5, 1, 4, 4)
     before = model(inputs)
     with torch.no_grad():
-        model.base_model.model[2].lora_correction.normal_()
-    hand = Hand(model, 3.0, "exact")
-    hand.corrections[0] = model.base_model.model[2].lora_correction
-    labels = torch.zeros(5, dtype=torch.int64)
-    for one in (model, copy.deepcopy(model)):
-        assert not torch.allclose(one(inputs), before)
-        assert torch.allclose(
-            cross_entropy(one(inputs), labels), hand.loss(hand.factors, (inputs, labels))
-        )
+        for number in (2, 4):
+            model.base_model.model[number].lora_correction.normal_()
+    save_adapters(tmp_path, model, model_arrays(model))
+    network = base_network(first and first())
+    for name, added in load_file(tmp_path / "base_correction.safetensors").items():
+        network.get_parameter(name).data += added
+    loaded = peft.PeftModel.from_pretrained(network, str(tmp_path))
+    for one in (loaded, copy.deepcopy(model)):
+        assert torch.allclose(one(inputs), model(inputs), atol=1e-6)
+        assert not torch.allclose(one(inputs), before, atol=1e-2)
