@@ -28,8 +28,11 @@ CODE = (FunctionType, type, ModuleType)
 CONSTANTS = (*CODE, bool, int, float, complex, str, bytes, tuple, frozenset, torch.dtype)
 """The types of global objects that count: code, and what a program does not change."""
 
-OF_PYTORCH = frozenset(vars(nn.Module()))
-"""Names of the attributes that every layer has."""
+NO_SETTINGS = frozenset(vars(nn.Module())) | {"generation_config"}
+"""Names of the attributes that every layer has, and of one that models of transformers have.
+
+It says how a model generates text, and holds a number that differs between processes.
+"""
 
 
 def code_hash(*objects: Any) -> str:
@@ -132,7 +135,7 @@ def network_hash(network: nn.Module, *, own_attributes: bool = True) -> str:
     parts += [item for item in network.named_buffers() if item[0] not in stored]
     for name, layer in network.named_modules(remove_duplicate=False):
         users = is_users(type(layer))
-        keys = sorted(vars(layer).keys() - OF_PYTORCH) if own_attributes or not users else []
+        keys = sorted(vars(layer).keys() - NO_SETTINGS) if own_attributes or not users else []
         # The private attributes of PyTorch's layers are not settings.
         shown = [key for key in keys if users or not key.startswith("_")]
         parts.append([name, type(layer), {key: vars(layer)[key] for key in shown}])

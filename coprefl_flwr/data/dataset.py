@@ -19,6 +19,9 @@ Rows = npt.NDArray[np.int64]
 """An int64 array: indices of samples, labels, or numbers of groups or domains."""
 AnyDataset = TypeVar("AnyDataset", bound="Dataset")
 
+TOKENS_AT_ONCE = 8192
+"""Tokens of a batch of whole sets: the memory of a transformer grows with their number."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(ABC):
@@ -31,7 +34,7 @@ class Dataset(ABC):
     labels : int64 (N,), in 0..len(classes)-1; all 0 if there are `targets`
     classes : names of the classes; an empty name for each output of a network if there are
         `targets`: 1 for floats (N,) or (N, H, W), k for (N, k), C for (N, C, H, W), and for integer
-        images (N, H, W) their highest number plus 1
+        images (N, H, W), or sequences (N, L) with places of -100, their highest number plus 1
     targets : float32 or int64 (N, *shape), for regression, several labels per sample, or images of
         classes; None if the targets are classes, the `labels`
     groups : int64 (N,), number of the writer or speaker of each sample; None if the source does not
@@ -234,7 +237,7 @@ def _targets(source: str, labels: npt.NDArray[Any], n: int) -> Tensor | None:
 
 def _outputs_for(targets: Tensor) -> int:
     """Return the number of a network's outputs for targets (see `Dataset.classes`)."""
-    if targets.ndim > 2 and not targets.is_floating_point():
+    if not targets.is_floating_point() and (targets.ndim > 2 or bool((targets == -100).any())):
         return int(targets.max()) + 1
     return 1 if targets.ndim in (1, 3) else targets.shape[1]
 
@@ -349,7 +352,13 @@ class Samples:
         return inputs, on_device(tensor_of(labels), device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield (inputs, targets) of all samples once, in order; the batches are `batch_slices`."""
+        """Yield (inputs, targets) of all samples once, in order; the batches are `batch_slices`.
+
+        If sequences have several inputs, a batch has at most TOKENS_AT_ONCE tokens.
+        """
+        values, shape = getattr(self.dataset, "values", None), self.dataset.shape
+        if isinstance(values, dict | tuple) and len(shape) == 1:
+            batch_size = min(batch_size, max(1, TOKENS_AT_ONCE // shape[0]))
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
 

@@ -83,13 +83,29 @@ NO_LOSS = (
 def cross_entropy_of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of outputs (n, C, ...) and integer classes (n, ...).
 
-    The outputs are the logits of at least two classes. Raises a SettingsError for others, because
-    their cross-entropy would be another loss than the user's, and 0 if there is only one output.
+    The outputs of a sequence may be (n, L, C) too, as those of transformers are. Targets of -100 do
+    not count. The outputs are the logits of at least two classes. Raises a SettingsError for
+    others, because their cross-entropy would be another loss than the user's, and 0 if there is
+    only one output; and for (n, L, L), because it is not clear which dimension has the classes.
     """
+    if targets.ndim == 2 and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape:
+        if outputs.shape[1] == outputs.shape[2]:
+            unclear = f"outputs {tuple(outputs.shape)}: are places or classes first? pass loss="
+            raise SettingsError(unclear)
+        outputs, targets = outputs.flatten(0, 1), targets.flatten()
     logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
     if not logits or targets.is_floating_point() or targets.is_complex():
         raise SettingsError(NO_LOSS)
     return cross_entropy(outputs, targets)
+
+
+def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the next token: the loss of a causal language model.
+
+    The outputs (n, L, V) of a place are for the target of the next place. The targets, int64 (n,
+    L), are the tokens themselves, or -100 where they do not count, such as for padding.
+    """
+    return cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
 
 
 def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:

@@ -19,6 +19,7 @@ from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 BY_DEFAULT = "cross-entropy"
+NEXT_TOKEN = "loss = coprefl_flwr:next_token (in Python loss=cp.next_token) to predict the next one"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ class Loss(UserFunction):
         inputs, targets = samples.batch(slice(2), next(network.parameters()).device)
         if self.is_default and are_classes(targets):
             return
+        if self.is_default and _copies(targets, inputs):
+            problem = "the targets are the tokens of the input, which a model would copy"
+            raise SettingsError(f"loss = {self}: {problem}; set {NEXT_TOKEN}", "loss")
         with computing(network):
             outputs = outputs_of(network.eval(), mapped(Tensor.contiguous, inputs))
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
@@ -91,6 +95,13 @@ class Loss(UserFunction):
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""
         return {} if self.is_default else super().identity()
+
+
+def _copies(targets: Tensor, inputs: Inputs) -> bool:
+    """Return whether all targets that count are the tokens of the input at the same places."""
+    ids = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    same_shape = isinstance(ids, Tensor) and ids.shape == targets.shape
+    return same_shape and bool(((ids == targets) | (targets == -100)).all())
 
 
 CROSS_ENTROPY = Loss(BY_DEFAULT)

@@ -21,6 +21,7 @@ from coprefl_flwr.models import (
     computing,
     head_names,
     model_arrays,
+    outputs_and_representation,
     outputs_of,
 )
 from coprefl_flwr.models.base import base_hash
@@ -139,13 +140,16 @@ class Architecture:
     def head_layer(self, num_classes: int) -> HeadLayer:
         """Return the last linear layer of a task's network: the `nn.Linear` that is called last.
 
-        Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
+        Raises a SettingsError if there is no such layer, or if its outputs are not the classes, as
+        that of a model of transformers which classifies each token and returns the last one.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
-        network = self.make(num_classes)
-        layer = last_linear(network, mapped(Tensor.contiguous, sample))
+        sample, network = mapped(Tensor.contiguous, sample), self.make(num_classes)
+        layer = last_linear(network, sample)
+        features = outputs_and_representation(network, sample, layer)[1].shape[1]
         parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
-        if not {*parts} <= self.head & travelling(network).keys():
+        is_last = {*parts} <= self.head & travelling(network).keys()
+        if not is_last or features != network.get_submodule(layer).in_features:
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
             raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
         return HeadLayer(layer, *parts)
@@ -241,7 +245,7 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
     original = copied(network).cpu()
-    outputs = _outputs(original, what, samples)[0]
+    outputs = _outputs(original, what, samples)[0].shape[-1:].numel()
     name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
     extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
@@ -258,9 +262,9 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     more = last.out_features + 1
     with seeded(("starts",)):
-        sizes = _outputs(make(more - extra), what, samples)[0].numel()
+        sizes = _outputs(make(more - extra), what, samples)[0].shape[-1:].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.numel() or sizes != more:
+    if not plain or last.out_features != outputs or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make

@@ -6,6 +6,7 @@ sets and the orders of chains. Every client takes part in every round.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -33,6 +34,21 @@ class Net(nn.Module):
         return self.head(self.body(inputs.double()))
 
 
+class Tagger(Net):
+    """A network of token ids and a mask, (n, 5), which returns an object with logits (n, 5, C)."""
+
+    def forward(self, ids, mask):
+        vectors = torch.stack([ids, ids % 2, ids % 3], dim=-1) * mask[..., None]
+        features = self.body(vectors.flatten(0, 1).double()).unflatten(0, ids.shape)
+        return SimpleNamespace(logits=self.head(features))
+
+
+def of_tokens(outputs, targets):
+    """Return the cross-entropy of the targets that are not -100."""
+    logs = outputs.log_softmax(dim=-1)[targets != -100]
+    return -logs.gather(1, targets[targets != -100][:, None]).mean()
+
+
 def of_labels(outputs, targets):
     """Return the binary cross-entropy; with float32 labels torch would round it to float32."""
     return functional.binary_cross_entropy_with_logits(outputs, targets.double())
@@ -47,6 +63,7 @@ LOSSES = {
     "numbers": of_numbers,
     "labels": of_labels,
     "pixels": functional.cross_entropy,
+    "tokens": of_tokens,
 }
 
 
@@ -69,6 +86,11 @@ class Problem:
         found = []
         for number, size in enumerate(SIZES):
             inputs = torch.tensor(rng.standard_normal((size, *shape)), dtype=torch.float32)
+            if self.kind == "tokens":
+                ids = torch.tensor(rng.integers(0, 7, (size, 5)))
+                mask = (torch.arange(5) < torch.tensor(rng.integers(2, 6, (size, 1)))).long()
+                found.append(({"ids": ids, "mask": mask}, torch.where(mask > 0, ids % 4, -100)))
+                continue
             targets = {
                 "classes": lambda x: (x.sum(dim=1) > 0).long() + 2 * (x[:, 0] > 0),
                 "numbers": lambda x, n=number: (x.sum(dim=1, keepdim=True) + n) * 0.5,
@@ -79,7 +101,23 @@ class Problem:
         return found
 
     def clients(self):
+        if self.kind == "tokens":
+            return [
+                [
+                    ({name: rows[n] for name, rows in inputs.items()}, targets[n])
+                    for n in range(size)
+                ]
+                for size, (inputs, targets) in zip(SIZES, self.parts(), strict=True)
+            ]
         return [TensorDataset(*part) for part in self.parts()]
+
+    def mean_loss(self, model, data, rows=slice(None)):
+        """Return the loss of a network on some rows of a client's data."""
+        inputs, targets = data
+        if self.kind == "tokens":
+            named = {name: tensor[rows] for name, tensor in inputs.items()}
+            return self.loss(model(**named).logits, targets[rows])
+        return self.loss(model(inputs[rows]), targets[rows])
 
     def network(self):
         """Return the network with its first weights; only a frozen body has BatchNorm."""
@@ -91,7 +129,8 @@ class Problem:
             body, norm, head = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, outputs)
         norm.running_mean.add_(0.3)
         layers = [body, norm, nn.Tanh()] if self.frozen else [body, nn.Tanh()]
-        return Net(nn.Sequential(*layers), head, frozen=self.frozen).eval()
+        kind = Tagger if self.kind == "tokens" else Net
+        return kind(nn.Sequential(*layers), head, frozen=self.frozen).eval()
 
     def at(self, weights):
         """Return the network with these trained weights; its frozen body is in eval mode."""
@@ -105,21 +144,20 @@ class Problem:
         kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         return kinds[self.optimiser](trained(model), lr=RATE, weight_decay=0.0)
 
-    def locally(self, weights, data, correction=None):
-        """Take STEPS full-batch steps; `correction` is added to every gradient."""
-        model, (inputs, targets) = self.at(weights), data
+    def locally(self, weights, data, correction=None, rows=slice(None)):
+        """Take STEPS full-batch steps on some rows; `correction` is added to every gradient."""
+        model = self.at(weights)
         optimiser = self.new_optimiser(model)
         for _ in range(STEPS):
             optimiser.zero_grad()
-            self.loss(model(inputs), targets).backward()
+            self.mean_loss(model, data, rows).backward()
             for weight, term in zip(trained(model), correction or (), strict=bool(correction)):
                 weight.grad += term
             optimiser.step()
         return values(model)
 
     def gradient(self, model, data):
-        inputs, targets = data
-        return torch.autograd.grad(self.loss(model(inputs), targets), trained(model))
+        return torch.autograd.grad(self.mean_loss(model, data), trained(model))
 
 
 def trained(model):
@@ -152,14 +190,14 @@ def fedavg(problem, weights, server_round, memory):
 def coprefl(problem, weights, server_round, memory):
     """Algorithm 1 with gamma 0.25 and zeta 0.05, and autograd through L_meta itself."""
     states, counts, queries = [], [], []
-    for client, (inputs, targets) in enumerate(problem.parts()):
+    for client, data in enumerate(problem.parts()):
         key = seeds.generator(0, "pretrain", server_round, client, "support")
-        support, query = split_in_two(len(inputs), 0.8, key)
-        states.append(problem.locally(weights, (inputs[support], targets[support])))
+        support, query = split_in_two(SIZES[client], 0.8, key)
+        states.append(problem.locally(weights, data, rows=support))
         counts.append(len(support))
-        queries.append((inputs[query], targets[query]))
+        queries.append((data, query))
     model = problem.at(average(states, counts))
-    losses = torch.stack([problem.loss(model(inputs), targets) for inputs, targets in queries])
+    losses = torch.stack([problem.mean_loss(model, *query) for query in queries])
     meta = 0.25 * losses.sum() + 0.75 * ((losses - losses.mean()) ** 2).mean()
     return moved(values(model), torch.autograd.grad(meta, trained(model)), 0.05)
 

@@ -8,6 +8,9 @@ from tests.records.fits import BY_HAND, NO, PAGE, RUNS, all_outcomes, outcome, t
 SOME = [
     ("fedavg", "pixels", False, "adamw", BY_HAND),
     ("coprefl", "labels", True, "adamw", BY_HAND),
+    ("coprefl", "tokens", False, "sgd", BY_HAND),
+    ("per-fedavg", "tokens", True, "adamw", BY_HAND),
+    ("fedmeta", "tokens", False, "sgd", RUNS),
     ("scaffold", "numbers", True, "sgd", BY_HAND),
     ("cyclic", "numbers", False, "sgd", BY_HAND),
     ("per-fedavg", "numbers", True, "sgd", BY_HAND),

@@ -10,7 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.evaluation import batch_size, evaluate, loss_and_gradient
+from coprefl_flwr.learning.evaluation import (
+    batch_size,
+    cross_entropy_of_classes,
+    evaluate,
+    loss_and_gradient,
+    next_token,
+)
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 from tests.common.networks import tiny_model
@@ -177,3 +183,18 @@ def test_size_of_a_batch_is_the_length_of_its_first_tensor(batch):
 def test_batch_without_a_tensor_needs_a_size():
     with pytest.raises(SettingsError, match=r"^a batch is a list: pass size=, a function of a"):
         batch_size(["a", "b"])
+
+
+def test_default_loss_of_sequences_leaves_out_targets_of_minus_100():
+    outputs = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[0, 2, -100, 1], [1, -100, -100, 0]])
+    logs = outputs.log_softmax(dim=-1)
+    counted = [(0, 0, 0), (0, 1, 2), (0, 3, 1), (1, 0, 1), (1, 3, 0)]
+    by_hand = -torch.stack([logs[place] for place in counted]).mean()
+    torch.testing.assert_close(cross_entropy_of_classes(outputs, targets), by_hand)
+    torch.testing.assert_close(cross_entropy_of_classes(outputs.transpose(1, 2), targets), by_hand)
+    # The output of a place is compared with the target of the next.
+    following = -torch.stack([logs[0, 0, 2], logs[0, 2, 1], logs[1, 2, 0]]).mean()
+    torch.testing.assert_close(next_token(outputs, targets), following)
+    with pytest.raises(SettingsError, match=r"outputs \(2, 4, 4\): .* pass loss="):
+        cross_entropy_of_classes(torch.zeros(2, 4, 4), targets)
