@@ -5,17 +5,18 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from coprefl_flwr.arrays import CORRECTION, Arrays
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_json, write_atomically
-from coprefl_flwr.models.arrays import load_arrays
+from coprefl_flwr.models.arrays import check_same_model, load_arrays
+from coprefl_flwr.models.copies import named_as
+from coprefl_flwr.models.hugging_face import library
 from coprefl_flwr.named import Choice
 from coprefl_flwr.options import Checked, checked_options, declared, option
 
@@ -55,12 +56,7 @@ class Adapter(Choice):
     SettingsError for an unknown type or option, and a wrong value.
     """
 
-    @classmethod
-    def read(cls, value: Any) -> Self:
-        """Return adapters from their text or mapping; a TypeError for any other type."""
-        if isinstance(value, Mapping) and "type" in value:
-            value = {"name": value["type"], **{k: v for k, v in value.items() if k != "type"}}
-        return super().read(value)
+    key = "type"
 
     def __post_init__(self) -> None:
         if self.name != "lora":
@@ -85,8 +81,7 @@ class Adapter(Choice):
         The layers with the names in `trained` are trained as a whole; all else is frozen. Raises a
         SettingsError if there are no targets, or no layer for one of them.
         """
-        import peft  # Imported here, because it takes seconds, and only adapters need it.
-
+        peft = library("peft")
         lora, targets = self.lora, self.lora.targets.split()
         layers = {n for n, m in network.named_modules() if type(m).__name__ in KINDS} - {*trained}
         wrong = [t for t in targets if not any(f".{n}".endswith(f".{t}") for n in layers)]
@@ -127,20 +122,18 @@ def average_adapters(model: nn.Module, by: str) -> nn.Module:
     """
     if by not in AVERAGES:
         raise SettingsError(unknown("average", by, AVERAGES), "adapter")
-    layers = [*_layers(model)]
-    if not layers:
-        problem = f"{type(model).__name__} has no adapters of LoRA; make them by get_peft_model"
+    layers = [layer for _, layer in _layers(model)]
+    plain = all(type(one).__name__ == "Linear" and not one.lora_variant for one in layers)
+    if not layers or not (by == MEAN or plain):
+        problem = f"{type(model).__name__} has no adapters of peft's LoRA"
+        problem = f"{problem}, or not only plain ones of linear layers, as ffa and exact need them"
         raise SettingsError(f"average = {by}: {problem}", "adapter")
-    for name, layer in layers if by != MEAN else ():
-        if type(layer).__name__ != "Linear" or layer.lora_variant:
-            problem = f"the adapter of {name} is no plain LoRA of a linear layer"
-            raise SettingsError(f"average = {by}: {problem}; use mean", "adapter")
+    for layer in layers:
         if by == FFA:
             layer.lora_A.requires_grad_(False)
-        elif not hasattr(layer, _CORRECTION):
+        if by == EXACT and not hasattr(layer, _CORRECTION):
             a = layer.lora_A[layer.active_adapters[0]].weight
-            zeros = torch.zeros(layer.out_features, layer.in_features).to(a)
-            layer.register_buffer(_CORRECTION, zeros)
+            layer.register_buffer(_CORRECTION, a.new_zeros(layer.out_features, layer.in_features))
             layer.register_forward_hook(_corrected)
     return model
 
@@ -170,7 +163,7 @@ def _scale(layer: Any) -> float:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def save_adapters(folder: Path, model: nn.Module, arrays: Arrays) -> None:
+def save_adapters(folder: Path, model: Any, arrays: Arrays) -> None:
     """Write the files that `peft.PeftModel.from_pretrained` loads, if the network has adapters.
 
     `arrays` are loaded into the network. With "exact", BASE has what must be added to the base:
@@ -178,16 +171,14 @@ def save_adapters(folder: Path, model: nn.Module, arrays: Arrays) -> None:
     """
     if not any(_layers(model)):
         return
-    from peft import get_peft_model_state_dict
-
     load_arrays(model, arrays)
-    network: Any = model
-    config = copy.copy(network.active_peft_config)
+    config = copy.copy(model.active_peft_config)
     if isinstance(targets := config.target_modules, set):
         config.target_modules = sorted(targets)  # The order of a set differs between processes.
     config.base_model_name_or_path, config.inference_mode = None, True
     config.save_pretrained(str(folder))
-    files = {ADAPTER: get_peft_model_state_dict(model, save_embedding_layers=False)}
+    tensors_of = library("peft").get_peft_model_state_dict
+    files = {ADAPTER: tensors_of(model, save_embedding_layers=False)}
     for name, layer in _layers(model) if is_exact(model) else ():
         added, weight = _scale(layer) * layer.lora_correction, f"{name}.weight"
         of_base = files.setdefault(BASE, {})
@@ -197,26 +188,20 @@ def save_adapters(folder: Path, model: nn.Module, arrays: Arrays) -> None:
         write_atomically(folder / file, safetensors.torch.save(whole))
 
 
-def check_adapters(folder: Path, names: Collection[str], model: nn.Module) -> None:
-    """Raise a SettingsError if the start in a folder has other adapters than the network.
+def check_adapters(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raise a SettingsError if a start of adapters in a folder does not fit those of the network.
 
-    `names` are the names of the start's tensors.
+    `tensors` are the start's tensors. Its scale, targets, ranks and corrections must be equal.
     """
     if not (folder / CONFIG).is_file():
         return
-    own: Any = getattr(model, "active_peft_config", None)
-    if own is None:
-        raise SettingsError("it is of adapters, and this network has none; use get_peft_model")
-    about = read_json(folder / CONFIG)
-    for key in ("r", "lora_alpha", "use_rslora"):
+    own, about = getattr(model, "active_peft_config", None), read_json(folder / CONFIG)
+    for key in ("lora_alpha", "use_rslora"):
         if (its := about.get(key)) != (value := getattr(own, key, None)):
             raise SettingsError(f"its adapters have {key} = {its}, those of this network {value}")
+    names = model.state_dict()
     theirs, mine = (
-        {name.partition(".lora_B.")[0] for name in of if ".lora_B." in name}
-        for of in (names, model.state_dict())
+        {n: t for n, t in of.items() if ".lora_B." in n or n.endswith(CORRECTION)}
+        for of in (named_as(names, tensors), names)
     )
-    if theirs != mine:
-        problem = "its adapters and those of this network are not in the same layers"
-        raise SettingsError(f"{problem}: {min(theirs ^ mine)}")
-    if any(CORRECTION in name for name in names) and not is_exact(model):
-        raise SettingsError("it was averaged by exact, this network is not: set average = exact")
+    check_same_model(theirs, mine, "the adapters of this network")

@@ -32,9 +32,8 @@ def base_hash(model: nn.Module) -> str:
         The network.
     """
     # peft keeps a copy of a layer that it trains whole, on which no output depends.
-    base = base_of(unwrapped(model)).items()
-    base = [(n, t) for n, t in base if ".original_module." not in n]
-    return checksum_of({n: as_array(t) for n, t in base})[:12] if base else ""
+    base = {n: t for n, t in base_of(unwrapped(model)).items() if ".original_module." not in n}
+    return checksum_of({n: as_array(t) for n, t in base.items()})[:12] if base else ""
 
 
 def keep_base(model: nn.Module, device: torch.device) -> None:

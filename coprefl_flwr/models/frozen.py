@@ -38,11 +38,10 @@ def base_names(model: nn.Module) -> frozenset[str]:
 def _frozen_modules(model: nn.Module, base: Collection[str]) -> set[nn.Module]:
     """Return the frozen modules of a network; `base` has the names of its frozen parameters."""
     inside = set[nn.Module]()
-    if not base:
-        return inside
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    parameters = model.named_parameters(remove_duplicate=False) if base else ()
+    names = {name for name, _ in parameters}
     frozen = _modules_with(names) - _modules_with(names - {*base})
-    for path, layer in model.named_modules():
+    for path, layer in model.named_modules() if frozen else ():
         if path in frozen:
             inside.update(layer.modules())
     return inside

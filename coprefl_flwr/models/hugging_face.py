@@ -1,5 +1,6 @@
 """Models of the library `transformers` from a folder: its config and, if present, its weights."""
 
+import importlib
 from typing import Any
 
 import torch
@@ -9,8 +10,15 @@ from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import expanded, read_json
 
 HUGGING_FACE = "hf:"
-REMOTE = ("auto_map", "trust_remote_code")
-"""Keys of a config that ask for code outside of `transformers`."""
+
+
+def library(name: str) -> Any:
+    """Return a library that takes seconds to import; a SettingsError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        needed = "pip install 'coprefl-flwr[peft]'"
+        raise SettingsError(f"{name} cannot be imported: {needed} ({one_line(error)})") from error
 
 
 def model_in(place: str, num_classes: int) -> nn.Module:
@@ -24,17 +32,15 @@ def model_in(place: str, num_classes: int) -> nn.Module:
     Raises a SettingsError if there is no such config, if the config asks for remote code, if there
     are only weights of another format, or if `transformers` cannot make the model.
     """
-    import transformers  # Imported here, because it takes seconds.
-
-    folder = expanded(place.removeprefix(HUGGING_FACE))
+    transformers, folder = library("transformers"), expanded(place.removeprefix(HUGGING_FACE))
     if not (folder / "config.json").is_file():
         raise SettingsError(f"{place}: there is no file {folder / 'config.json'}", "model")
     about = read_json(folder / "config.json")
-    if asked := [key for key in REMOTE if about.get(key)]:
-        problem = f"its config asks for code of its own ({asked[0]}), which is never run"
-        raise SettingsError(f"{place}: {problem}; use a class of transformers", "model")
+    if about.get("auto_map") or about.get("trust_remote_code"):
+        problem = "its config asks for other code (auto_map, trust_remote_code), which is never run"
+        raise SettingsError(f"{place}: {problem}", "model")
     trained = any(folder.glob("*.safetensors"))
-    if not trained and (others := [*folder.glob("*.bin"), *folder.glob("*.h5")]):
+    if not trained and (others := [*folder.glob("*.bin")]):
         problem = f"{others[0].name} is no safetensors file: convert it by save_pretrained"
         raise SettingsError(f"{place}: {problem}", "model")
     name = (about.get("architectures") or [""])[0]
@@ -44,14 +50,12 @@ def model_in(place: str, num_classes: int) -> nn.Module:
     # A study makes a model many times.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, num_labels=num_classes, **options)
+        config = transformers.AutoConfig.from_pretrained(folder, num_labels=num_classes)
         kind = getattr(transformers, name)
         if trained:
-            options |= {"use_safetensors": True, "ignore_mismatched_sizes": True}
-            options |= {"config": config, "dtype": torch.float32}
-            model: nn.Module = kind.from_pretrained(folder, **options)
+            options = {"config": config, "ignore_mismatched_sizes": True, "dtype": torch.float32}
+            model: nn.Module = kind.from_pretrained(folder, use_safetensors=True, **options)
         else:
             model = getattr(kind, "from_config", kind)(config)
     except Exception as error:  # The library raises any type of error.

@@ -83,22 +83,22 @@ def test_start_is_refused_by_a_network_with_other_adapters(tmp_path):
     assert not same_outputs(start, exact)
     others = {
         "it belongs to the frozen weights of PeftModel with": adapted(network=base(seed=1)),
-        "its adapters have r = 4, those of this network 2": adapted(rank=2),
+        "lora_B.default.weight' has shape (12, 4), but the model has (12, 2)": adapted(rank=2),
         "its adapters have lora_alpha = 16, those of this network 4": adapted(alpha=4),
-        "not in the same layers: base_model.model.3": adapted(targets=["1"]),
-        "it is of adapters, and this network has none": base(),
+        "'base_model.model.3.lora_B.default.weight' is not in the model": adapted(targets=["1"]),
+        "those of this network None": base(),
     }
     for line, network in others.items():
         assert line in refusal(cp.load_start, network, tmp_path / "start")
         if "base" not in line and "frozen" not in line:
             assert line in refusal(cp.load_start, network, peft_only)
     line = refusal(cp.load_start, adapted(), tmp_path / "exact")
-    assert "it was averaged by exact, this network is not" in line
+    assert "lora_correction' is not in the model" in line
     some = peft_only / "adapter_model.safetensors"
     from safetensors.torch import save_file
 
     save_file({n: t for n, t in load_file(some).items() if ".3.lora" not in n}, some)
-    assert "not in the same layers: base_model.model.3" in refusal(
+    assert "'base_model.model.3.lora_B.default.weight' is missing" in refusal(
         cp.load_start, adapted(), peft_only
     )
 
@@ -149,7 +149,8 @@ def test_method_whose_update_is_no_mean_of_models_is_refused_before_work():
     pretrained(None, "exact", method="cyclic:rounds=1+fedavg")
     line = refusal(cp.average_adapters, base(), "exact")
     assert line == (
-        "average = exact: Sequential has no adapters of LoRA; make them by get_peft_model"
+        "average = exact: Sequential has no adapters of peft's LoRA, or not only plain ones of "
+        "linear layers, as ffa and exact need them"
     )
     assert "unknown average 'exakt': did you mean 'exact'?" in refusal(
         cp.average_adapters, adapted(), "exakt"
@@ -219,8 +220,10 @@ def test_start_of_adapters_of_another_study(tiny_settings, tmp_path):
         assert np.array_equal(arrays[name], array), name
     for adapter, line in {
         LORA.replace("16", "8"): "its adapters have lora_alpha = 16.0, those of this network 8.0",
-        LORA.replace("1&3", "3"): "are not in the same layers: base_model.model.1",
-        "": "it is of adapters, and this network has none",
+        LORA.replace(
+            "1&3", "3"
+        ): "array 'base_model.model.1.lora_B.default.weight' is not in the model",
+        "": "those of this network None",
     }.items():
         other = study_of(tiny_settings, method=f"random file:{folder}", adapter=adapter)
         with pytest.raises(SettingsError, match=line):
@@ -288,7 +291,9 @@ def test_remote_code_and_other_formats_are_refused_in_one_line(tiny_settings, vi
     file = vit / "vit" / "config.json"
     about = json.loads(file.read_text())
     file.write_text(json.dumps(about | {"auto_map": {"AutoModel": "code.py:Net"}}))
-    lines = {"vit": "its config asks for code of its own .auto_map., which is never run"}
+    lines = {
+        "vit": "its config asks for other code .auto_map, trust_remote_code., which is never run"
+    }
     (vit / "config" / "pytorch_model.bin").touch()
     lines |= {"config": "pytorch_model.bin is no safetensors file", "none": "there is no file"}
     for name, line in lines.items():
