@@ -86,7 +86,7 @@ class Adapter(Choice):
         layers = {n for n, m in network.named_modules() if type(m).__name__ in KINDS} - {*trained}
         wrong = [t for t in targets if not any(f".{n}".endswith(f".{t}") for n in layers)]
         if wrong or not targets:
-            shown = sorted({n if n[-1].isdigit() else n.rpartition(".")[2] for n in layers})
+            shown = sorted({n if (end := n.rpartition(".")[2]).isdigit() else end for n in layers})
             problem = f"name its targets, out of the layers {', '.join(shown)}"
             problem = unknown("target", wrong[0], shown) if wrong else problem
             raise SettingsError(f"adapter = {self}: {problem}", "adapter")
