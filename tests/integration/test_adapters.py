@@ -218,16 +218,9 @@ def test_start_of_adapters_of_another_study(tiny_settings, tmp_path):
     saved, _ = load_saved_model(folder)
     for name, array in saved.items():
         assert np.array_equal(arrays[name], array), name
-    for adapter, line in {
-        LORA.replace("16", "8"): "its adapters have lora_alpha = 16.0, those of this network 8.0",
-        LORA.replace(
-            "1&3", "3"
-        ): "array 'base_model.model.1.lora_B.default.weight' is not in the model",
-        "": "those of this network None",
-    }.items():
-        other = study_of(tiny_settings, method=f"random file:{folder}", adapter=adapter)
-        with pytest.raises(SettingsError, match=line):
-            other.check()
+    other = study_of(tiny_settings, method=f"random file:{folder}", adapter="")
+    with pytest.raises(SettingsError, match="those of this network None"):
+        other.check()
 
 
 @pytest.mark.parametrize(
