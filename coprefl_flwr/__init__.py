@@ -26,7 +26,6 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.errors import RunFailedError as RunFailedError
     from coprefl_flwr.errors import SettingsError as SettingsError
     from coprefl_flwr.federation import of_flower as of_flower
-    from coprefl_flwr.learning.evaluation import next_token as next_token
     from coprefl_flwr.learning.server_data import ServerData as ServerData
     from coprefl_flwr.models.adapters import average_adapters as average_adapters
     from coprefl_flwr.models.base import base_hash as base_hash
@@ -49,7 +48,6 @@ _NAMES = {
     "report.starts_result": ("StartsResult", "plot_history"),
     "report.variance": ("variance_parts",),
     "data": ("load_dataset",),
-    "learning.evaluation": ("next_token",),
     "learning.server_data": ("ServerData",),
     "models.adapters": ("average_adapters",),
     "models.base": ("base_hash",),

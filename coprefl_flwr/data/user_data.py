@@ -100,7 +100,9 @@ def as_dataset(
         given_dataset = replace(user_data, **numbered) if numbered else user_data
         return renumbered(given_dataset) if relabel else given_dataset
     keys = {name: key for name, key in of_samples.items() if isinstance(key, str)}
-    reader = _Reader(source, batch, label, columns, collate, keys, Reduction(image_size))
+    one = columns if isinstance(columns, str) else ""
+    named = [one] if one else columns
+    reader = _Reader(source, batch, label, one, named, collate, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
     for part in parts.values():
         # Random transforms must give the same samples at each reading.
@@ -239,14 +241,16 @@ def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str
 class _Reader:
     """The inputs, labels and other columns of all samples that were read so far.
 
-    `keys` is {"groups" or "domains": its key in items that are dicts}, and `named` are the columns.
-    The other attributes are as in `as_dataset`.
+    `keys` is {"groups" or "domains": its key in items that are dicts}. `named` are given keys of
+    inputs, and `one` is the key of the only input or "". The other attributes are as in
+    `as_dataset`.
     """
 
     source: str
     batch: Pick | None
     label: str
-    named: str | Sequence[str]
+    one: str
+    named: Sequence[str]
     collate: Collate | None
     keys: dict[str, str]
     reduction: Reduction
@@ -258,29 +262,22 @@ class _Reader:
         """Append the samples of a dataset; return the key of the label, "" if items are pairs."""
         if self.collate:
             whole = part.dataset if isinstance(part, data.DataLoader) else part
-            part = data.DataLoader(
-                whole, collate_fn=functools.partial(self._collated, self.collate)
-            )
+            part = data.DataLoader(whole, collate_fn=functools.partial(self._batch, self.collate))
         batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
         what, label_key, number = "batch" if batched else "item", "", 0
-        input_keys: str | Sequence[str] = ""
         try:
             for item in _items(part):
                 if self.batch:
                     value, label = self.batch(item)
                 elif isinstance(item, Mapping):
                     if not label_key:
-                        label_key, input_keys = self._keys(item, batched)
-                    one, label = isinstance(input_keys, str), item[label_key]
-                    value = item[input_keys] if one else {key: item[key] for key in input_keys}
+                        label_key, one, several = self._keys(item, batched)
+                    label = item[label_key]
+                    value = item[one] if one else {key: item[key] for key in several}
                 else:
                     value, label = item
-                rows = (
-                    zip(_rows(value, len(label)), label, strict=True)
-                    if batched
-                    else [(value, label)]
-                )
-                for one_input, one_label in rows:
+                values, labels = (_rows(value, label), label) if batched else ([value], [label])
+                for one_input, one_label in zip(values, labels, strict=True):
                     self.inputs.append(self._tensors(one_input))
                     self.labels.append(_target(one_label))
                 for name, key in () if self.collate else self.keys.items():
@@ -294,37 +291,32 @@ class _Reader:
             raise SettingsError(line) from error
         return label_key
 
-    def _collated(self, collate: Collate, items: list[Any]) -> Any:
+    def _batch(self, collate: Collate, items: list[Any]) -> Any:
         """Return the batch of all items; keep the groups and domains, which a batch may lack."""
         for name, key in self.keys.items():
             self._check_key(key, items[0] if isinstance(items[0], Mapping) else ())
             self.columns[name] += [item[key] for item in items]
         if self.named and isinstance(items[0], Mapping):
-            known = {
-                *LABELS,
-                self.label,
-                *([self.named] if isinstance(self.named, str) else self.named),
-            }
-            items = [{key: item[key] for key in item if key in known} for item in items]
+            used = {*self.named, *LABELS, self.label}
+            items = [{key: item[key] for key in item if key in used} for item in items]
         return collate(items)
 
     def _check_key(self, key: str, item: Iterable[str]) -> None:
         if key not in item:
             raise SettingsError(f"{self.source}: {unknown('column', key, map(str, item))}")
 
-    def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str | Sequence[str]]:
-        """Return the keys of an item's label, and of its input or its several inputs."""
+    def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str, Sequence[str]]:
+        """Return the keys of an item's label, of its only input or "", and of its inputs."""
         unused = [key for key in item if key not in self.keys.values()]
         labels = [key for key in unused if key.lower() in LABELS]
         label = self._key("label", [self.label] if self.label else labels or unused, item)
-        if isinstance(self.named, str) and self.named:
-            return label, self._key("input", [self.named], item)
-        if self.named:
-            named = [key for key in self.named if key != label]
-            return label, [self._key("input", [key], item) for key in named]
         unused.remove(label)
+        inputs = [key for key in self.named if key != label]
+        if inputs:
+            return label, self.one, [self._key("input", [key], item) for key in inputs]
         inputs = [k for k in unused if k.lower() in INPUTS or _is_input(item[k], batched)]
-        return label, inputs if len(inputs) > 1 else self._key("input", inputs or unused, item)
+        one = "" if len(inputs) > 1 else self._key("input", inputs or unused, item)
+        return label, one, inputs
 
     def _key(self, role: str, candidates: Sequence[str], item: Mapping[str, Any]) -> str:
         """Return the only candidate, a key of the item."""
@@ -363,11 +355,11 @@ class _Reader:
         return self.reduction.resized(tensor[None] if tensor.ndim == 2 else tensor)
 
 
-def _rows(batch: Any, n: int) -> Iterable[Any]:
-    """Return the inputs of each of the n samples of a batch."""
+def _rows(batch: Any, labels: Any) -> Iterable[Any]:
+    """Return the inputs of each sample of a batch."""
     if isinstance(batch, Mapping):
         return (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
-    several = isinstance(batch, tuple | list) and len(batch) < n
+    several = isinstance(batch, tuple | list) and len(batch) < len(labels)
     return zip(*batch, strict=True) if several else batch
 
 

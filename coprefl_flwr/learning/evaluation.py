@@ -102,8 +102,12 @@ def cross_entropy_of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of the next token: the loss of a causal language model.
 
-    The outputs (n, L, V) of a place are for the target of the next place. The targets, int64 (n,
-    L), are the tokens themselves, or -100 where they do not count, such as for padding.
+    Parameters
+    ----------
+    outputs : Tensor
+        Logits (n, L, V). Those of a place are for the target of the next place.
+    targets : Tensor
+        The tokens of the input, int64 (n, L); -100 where they do not count, such as for padding.
     """
     return cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
 

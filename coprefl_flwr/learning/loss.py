@@ -13,18 +13,18 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes
+from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes, next_token
 from coprefl_flwr.learning.user_functions import UserFunction, described
 from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
 
 BY_DEFAULT = "cross-entropy"
-NEXT_TOKEN = "loss = coprefl_flwr:next_token (in Python loss=cp.next_token) to predict the next one"
+BUILT_IN = {BY_DEFAULT: cross_entropy_of_classes, "next-token": next_token}
 
 
 @dataclass(frozen=True)
 class Loss(UserFunction):
-    """A loss by its place, such as `torch.nn.functional:mse_loss`, or as an object in Python.
+    """A loss by its name or place, such as `torch.nn.functional:mse_loss`, or as an object.
 
     A loss is a function of (outputs, targets) that returns the mean over the batch, a scalar. A
     place may also name a class of losses with its arguments, such as
@@ -34,7 +34,7 @@ class Loss(UserFunction):
     """
 
     setting: ClassVar = "loss"
-    built_in: ClassVar = (BY_DEFAULT,)
+    built_in: ClassVar = tuple(BUILT_IN)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch."""
@@ -57,6 +57,11 @@ class Loss(UserFunction):
         """Whether this is the cross-entropy of logits and integer classes."""
         return self == CROSS_ENTROPY
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether this is a loss of this package, by its name."""
+        return self.function is None and self.name in BUILT_IN
+
     def _function_on(self, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function; a module is moved to the device."""
         function: Callable[[Tensor, Tensor], Tensor] = self.loaded
@@ -65,7 +70,7 @@ class Loss(UserFunction):
     @functools.cached_property
     def loaded(self) -> Any:
         """The loss function; a SettingsError if the place does not exist."""
-        return cross_entropy_of_classes if self.is_default else super().loaded
+        return BUILT_IN[self.name] if self.is_built_in else super().loaded
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
@@ -73,8 +78,8 @@ class Loss(UserFunction):
         if self.is_default and are_classes(targets):
             return
         if self.is_default and _copies(targets, inputs):
-            problem = "the targets are the tokens of the input, which a model would copy"
-            raise SettingsError(f"loss = {self}: {problem}; set {NEXT_TOKEN}", "loss")
+            problem = "the targets are the tokens of the input, which a model would only copy"
+            raise SettingsError(f"loss = {self}: {problem}; set loss = next-token", "loss")
         with computing(network):
             outputs = outputs_of(network.eval(), mapped(Tensor.contiguous, inputs))
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
@@ -94,7 +99,9 @@ class Loss(UserFunction):
 
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""
-        return {} if self.is_default else super().identity()
+        if self.is_built_in:
+            return {} if self.is_default else {self.setting: self.name}
+        return super().identity()
 
 
 def _copies(targets: Tensor, inputs: Inputs) -> bool:

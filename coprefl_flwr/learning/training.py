@@ -90,8 +90,9 @@ class LocalTraining:
     )
     loss: Loss = option(
         CROSS_ENTROPY,
-        "the loss: `cross-entropy` of classes; or a function of (outputs, targets) that returns "
-        "the mean over the batch, or a class of losses with its arguments, as module:NAME",
+        "the loss: `cross-entropy` of classes; `next-token` of a causal language model; or a "
+        "function of (outputs, targets) that returns the mean over the batch, or a class of losses "
+        "with its arguments, as module:NAME",
         later=True,
     )
     optimiser: Optimiser | None = option(

@@ -330,6 +330,8 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
             outputs = outputs_of(network.eval(), inputs)
     except Exception as error:  # The caller's code may raise any exception.
         line = f"{what} fails for a batch of samples, {described(inputs)}"
+        if isinstance(inputs, dict):
+            line += " (in Python, columns= chooses the inputs)"
         raise SettingsError(f"{line}: {one_line(error)}") from error
     any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
     if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):

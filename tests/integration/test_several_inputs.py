@@ -16,6 +16,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.evaluation import loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedMeta
+from coprefl_flwr.studies.populations import hash_of_samples
 from tests.common.clients import CONFIG
 from tests.common.federation import CPU, HOSTINGS, hosted
 
@@ -70,6 +71,12 @@ def test_a_start_is_the_same_for_every_form_of_inputs(method, form):
     starts = [cp.pretrain(method, Net(), clients(kind), **SMALL) for kind in ("tensor", form)]
     assert equal(*map(model_arrays, starts))
     assert not equal(model_arrays(starts[0]), model_arrays(Net()))
+
+
+def test_outputs_of_bfloat16_become_float32():
+    both = (cp.pretrain("fedavg", Net(), clients(f), precision="bf16", **SMALL) for f in FORMS)
+    first, *others = map(model_arrays, both)
+    assert all(equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("head", ["fresh", "ncm"])
@@ -130,6 +137,14 @@ def test_fedproto_and_queries_of_apps_take_several_inputs(tmp_path):
         assert np.array_equal(of_tensor, of_dict)
 
 
+def test_hash_of_samples_depends_on_every_input():
+    one = samples("dict")
+    other = samples("dict")
+    other.dataset.values["first"] = other.dataset.values["first"] + 1
+    assert hash_of_samples([one]) == hash_of_samples([samples("dict")])
+    assert hash_of_samples([one]) != hash_of_samples([other])
+
+
 def test_samples_of_several_datasets_are_pooled():
     inputs, labels = pooled([samples("dict"), samples("dict")]).batch(slice(60, 62), CPU)
     assert inputs["first"].tolist() == VALUES[:2, :2].tolist()
@@ -156,6 +171,6 @@ def test_augmentation_gets_the_inputs_as_the_network_does():
 def test_an_input_that_a_network_does_not_take_is_refused():
     items = [(FORMS["dict"](row) | {"third": row}, y) for row, y in dataset("tensor")]
     loader = cp.partition(data.DataLoader(items, 7), 4, "iid")
-    line = r"second: float32 \(2, 4\), first: .*, third: float32 \(2, 6\): .* argument 'third'"
+    line = r"second: float32 \(2, 4\), first: .* \(in Python, columns= .* argument 'third'"
     with pytest.raises(cp.SettingsError, match=line):
         cp.pretrain("fedavg", Net(), loader, **SMALL)

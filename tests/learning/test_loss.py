@@ -49,7 +49,7 @@ def test_weights_of_classes_by_place_are_those_of_the_module():
 @pytest.mark.parametrize(
     ("loss", "line"),
     [
-        ("mse", "unknown loss 'mse': known are cross-entropy, or module:NAME"),
+        ("mse", "unknown loss 'mse': known are cross-entropy, next-token, or module:NAME"),
         ("torch.nn:MSELos", "torch.nn:MSELos: unknown name 'MSELos': did you mean 'MSELoss'?"),
         (lambda outputs, targets: outputs - targets, "gives float64 (2, 1); a scalar with"),
         (lambda outputs, targets: 0.5, "gives float; a scalar with a gradient is needed"),
