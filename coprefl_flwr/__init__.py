@@ -27,6 +27,7 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.errors import SettingsError as SettingsError
     from coprefl_flwr.federation import of_flower as of_flower
     from coprefl_flwr.learning.server_data import ServerData as ServerData
+    from coprefl_flwr.models.adapters import average_adapters as average_adapters
     from coprefl_flwr.models.base import base_hash as base_hash
     from coprefl_flwr.models.weights import load_start as load_start
     from coprefl_flwr.plugins import register as register
@@ -48,6 +49,7 @@ _NAMES = {
     "report.variance": ("variance_parts",),
     "data": ("load_dataset",),
     "learning.server_data": ("ServerData",),
+    "models.adapters": ("average_adapters",),
     "models.base": ("base_hash",),
     "models.weights": ("load_start",),
     "federation": ("of_flower",),

@@ -163,6 +163,9 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
     return arrays, text
 
 
+E = TypeVar("E")
+
+
 # ---- numbers -------------------------------------------------------------------------------------
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
@@ -178,6 +181,15 @@ def is_buffer(name: str, array: npt.NDArray[Any], buffers: Collection[str] = ())
     """
     batch_norm = name.rpartition(".")[2] in BATCH_NORM
     return batch_norm or array.dtype.kind != "f" or name in buffers
+
+
+CORRECTION = ".lora_correction"
+"""End of the name of a layer's correction, which makes the mean of LoRA's adapters exact."""
+
+
+def without_corrections(arrays: Mapping[str, E]) -> dict[str, E]:
+    """Return the arrays without corrections, which clients do not change."""
+    return {name: array for name, array in arrays.items() if not name.endswith(CORRECTION)}
 
 
 def weights_of(arrays: Arrays, buffers: Collection[str] = ()) -> Arrays:
@@ -205,9 +217,6 @@ def zeros_like(arrays: Arrays) -> Arrays:
     Sums over rounds begin with these zeros. A sum in float16 would soon stop changing.
     """
     return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
-
-
-E = TypeVar("E")
 
 
 def append_prefixed(arrays: Mapping[str, E], label: str, more: Mapping[str, E]) -> dict[str, E]:

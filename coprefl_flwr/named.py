@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from coprefl_flwr.errors import SettingsError
 
@@ -80,22 +80,24 @@ def parsed(text: str) -> Value:
 class Choice:
     """A value that is chosen by its name, with options.
 
-    It is written NAME:key=value,key=value, or in a recipe as a mapping of `name` and the options.
+    It is written NAME:key=value,key=value, or in a recipe as a mapping of `name`, or another `key`,
+    and the options.
     """
 
     name: str
     options: tuple[tuple[str, Value], ...] = ()
+    key: ClassVar[str] = "name"
 
     @classmethod
     def read(cls, value: Any) -> Self:
         """Return a choice from a choice, a text or a mapping; a TypeError for any other type."""
         if isinstance(value, cls):
             return value
-        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-            options = {key: _one_text(entry) for key, entry in value.items() if key != "name"}
-            return cls(value["name"], tuple(options.items()))
+        if isinstance(value, Mapping) and isinstance(value.get(cls.key), str):
+            options = {key: _one_text(entry) for key, entry in value.items() if key != cls.key}
+            return cls(value[cls.key], tuple(options.items()))
         if not isinstance(value, str):
-            raise TypeError("must be a text, or a mapping with the key name")
+            raise TypeError(f"must be a text, or a mapping with the key {cls.key}")
         name, options = parse(value.strip())
         return cls(name, tuple(options.items()))
 

@@ -8,13 +8,13 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, is_buffer
+from coprefl_flwr.arrays import CORRECTION, Arrays, is_buffer, without_corrections
 
 Metrics = Mapping[str, float]
 
@@ -43,6 +43,10 @@ class Rule:
         """
         raise NotImplementedError
 
+    def returned(self, arrays: Arrays) -> Arrays:
+        """Return those of the exchange's arrays that a client's reply needs to have."""
+        return arrays
+
     def __str__(self) -> str:
         parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
         return ":".join([self.name, *parameters])
@@ -63,6 +67,10 @@ class Mean(Rule):
         """Return the client's weight and its number of samples, which must be above 0."""
         weight = _positive(metrics, self.weight) if self.weight else 1.0
         return {"sum": (weight, _positive(metrics, "num-examples"))}
+
+    def returned(self, arrays: Arrays) -> Arrays:
+        """Return the arrays without the corrections of adapters, which clients do not change."""
+        return without_corrections(arrays)
 
 
 class Total(Rule):
@@ -151,6 +159,22 @@ class MetricsOnly(Rule):
         return {}
 
 
+def products(arrays: Arrays, sent: Iterable[str]) -> Arrays:
+    """Return B A of the adapters that have a correction in `sent`, by its name, (out, in), float64.
+
+    LoRA's factors A, (r, in), and B, (out, r), of a layer are `LAYER.lora_A.NAME.weight` and
+    `LAYER.lora_B.NAME.weight` in `arrays`.
+    """
+    found = {}
+    for name in sent:
+        layer, correction, _ = name.partition(CORRECTION)
+        if correction:
+            own = [n for n in arrays if n.startswith(f"{layer}.lora_") and n.endswith("weight")]
+            (a,), (b,) = ([arrays[n] for n in own if f".lora_{factor}." in n] for factor in "AB")
+            found[name] = np.matmul(b, a, dtype=np.float64)
+    return found
+
+
 def parse(text: str) -> Rule:
     """Return the rule whose `str(rule)` is `text`; raise a ValueError for an unknown rule."""
     name, colon, value = text.partition(":")
@@ -197,7 +221,12 @@ class Accumulator:
         self.sums: dict[str, Arrays] = {}
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
-        """Add one client's arrays to the sums, with the rule's weights."""
+        """Add one client's arrays to the sums, with the rule's weights.
+
+        In a mean, a client's product B A takes the place of the correction of an adapter.
+        """
+        if isinstance(self.rule, Mean):
+            arrays = arrays | products(arrays, self.sent)
         for name, weights in self.rule.weights(client, metrics).items():
             self._add(name, arrays, *weights)
 

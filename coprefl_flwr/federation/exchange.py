@@ -54,11 +54,12 @@ class Exchange:
 
         Mods may do so if all of these conditions hold: The action is "train". Clients return
         models, not changes of arrays, and store no state. The models are passed along a `Chain`, or
-        averaged with equal weights or by num-examples.
+        averaged with equal weights or by num-examples, without corrections of adapters.
         """
         rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
         plain = self.action == "train" and not self.stateful and not self.changes
+        mean = mean and len(rule.returned(self.arrays)) == len(self.arrays)
         return plain and (mean or isinstance(rule, Chain))
 
 

@@ -86,6 +86,7 @@ def run_clients(
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
+                arrays = rule.returned(arrays)
                 # A copy, as the arrays may share the memory of a model that another client uses.
                 start = {name: np.array(array, order="C") for name, array in arrays.items()}
             elif rule.sums:

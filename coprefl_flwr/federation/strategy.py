@@ -97,6 +97,11 @@ class RoundStrategy(Strategy, RunStrategy):
     then can `aggregation` make the method robust, and the method has the options in
     `AGGREGATION`."""
 
+    means_models: ClassVar[bool] = False
+    """Whether a round's model is a weighted mean of the clients' models, or is passed from client
+    to client, and perhaps moved along a gradient at it. Adapters can then be averaged by "exact",
+    in which the correction of the mean is not moved."""
+
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Raise a SettingsError for unknown arguments, such as those of Flower's strategies."""
         parameters = dict(inspect.signature(cls.__init__).parameters)

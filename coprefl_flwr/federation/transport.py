@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
 from coprefl_flwr.federation import messages
-from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
+from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean, products
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.context import RunStrategy
@@ -256,7 +256,7 @@ class Transport:
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: min(r.metrics))
         count = sum(len(reply.metrics) for reply in good)
         names = next(iter(good[0].records.values()), {}) if good else {}
-        self.traffic.count_up(exchange, count, list(names))
+        self.traffic.count_up(exchange, count, list(exchange.combine.returned(names)))
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
@@ -305,6 +305,10 @@ def combine_replies(
         for name, sent in exchange.template.items():
             mean = sums[name] / (samples if is_buffer(name, sent, buffers) else weight)
             arrays[name] = cast(np.asarray(mean), sent.dtype)
+        # FedEx-LoRA: R <- R + mean(B A) - mean(B) mean(A), which a layer multiplies by its scale.
+        for name, of_means in products(arrays, exchange.template).items():
+            sent = exchange.template[name]
+            arrays[name] = cast(sent + sums[name] / weight - of_means, sent.dtype)
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
     if rule.partial:  # An array that a client left out, such as a gradient, is 0.

@@ -64,6 +64,9 @@ class Bounds(Checked):
             raise ValueError(f"{len(records)} ArrayRecords in the reply, not one")
         if not alone and set(records) != set(weights):
             raise ValueError(f"sums {sorted(records)} in the reply, expected: {rule}")
+        if alone:
+            sent = rule.returned(sent)
+            records = {name: rule.returned(arrays) for name, arrays in records.items()}
         for name, arrays in records.items():
             divisors = dict.fromkeys(sent, float(len(metrics)))
             if alone and rule.partial:  # Each coefficient * array must be finite.

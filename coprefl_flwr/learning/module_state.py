@@ -12,7 +12,7 @@ from torch import nn
 from coprefl_flwr.models.copies import copied
 
 _TENSORS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
-_LIBRARIES = ("torch.nn.", "torchvision.", "coprefl_flwr.")
+_LIBRARIES = ("torch.nn.", "torchvision.", "transformers.", "peft.", "coprefl_flwr.")
 
 Attributes = dict[str, Any]
 """{name of an attribute of a layer: its value}."""
@@ -64,7 +64,7 @@ def _are_hooks(name: str, value: Any) -> bool:
 
 
 def has_users_code(layer: nn.Module) -> bool:
-    """Return whether a layer is not of PyTorch, torchvision or this package."""
+    """Return whether a layer is of none of `_LIBRARIES`."""
     return not type(layer).__module__.startswith(_LIBRARIES)
 
 

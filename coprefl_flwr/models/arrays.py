@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from coprefl_flwr.arrays import without_corrections
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.frozen import base_names, travelling
 from coprefl_flwr.transfer import on_cpu, tensor_of
@@ -59,9 +60,12 @@ def first_names(model: nn.Module) -> dict[str, str]:
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
-    """Return the names of the model's buffers that travel, as in its `state_dict()`."""
-    named = model.named_buffers(remove_duplicate=False)
-    return frozenset(name for name, _ in named) - base_names(model)
+    """Return the names of the model's buffers that travel, as in its `state_dict()`.
+
+    The corrections of adapters are left out: they have the weights of the method's mean.
+    """
+    named = without_corrections(dict(model.named_buffers(remove_duplicate=False)))
+    return frozenset(named) - base_names(model)
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:

@@ -15,6 +15,7 @@ from coprefl_flwr.models import networks
 from coprefl_flwr.models.arrays import check_weights, model_arrays
 from coprefl_flwr.models.copies import unwrapped
 from coprefl_flwr.models.heads import outputs_and_representation
+from coprefl_flwr.models.hugging_face import HUGGING_FACE, model_in
 from coprefl_flwr.models.precision import computing
 
 RESIDUAL = {"resnet18": networks.resnet18, "resnet8": networks.resnet8}
@@ -40,8 +41,9 @@ def build_model(
     Parameters
     ----------
     name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
-        "femnist-cnn-linear", "char-lstm", or a user's function, as "module:NAME" or "file.py:NAME"
-        (see `own_model`), which draws its weights from torch's default generator
+        "femnist-cnn-linear", "char-lstm", a folder of transformers, as "hf:FOLDER" (see
+        `model_in`), or a user's function, as "module:NAME" or "file.py:NAME" (see `own_model`),
+        which draws its weights from torch's default generator
     num_classes : number of outputs
     input_shape : (channels, height, width) of an image, or (length,) of a text, as in
         `Dataset.shape`
@@ -49,6 +51,8 @@ def build_model(
     seed_key : key of the random weights
     """
     with networks.seeded(seed_key):
+        if name.startswith(HUGGING_FACE):
+            return model_in(name, num_classes)
         if name not in MODELS and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)

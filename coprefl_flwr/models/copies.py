@@ -19,8 +19,12 @@ def unwrapped(network: nn.Module) -> nn.Module:
 
 
 def named_as(names: Collection[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by the `names` of the same tensors, with or without wrappers of layers."""
-    plain = {name: re.sub(r"\b(_orig_mod|module)\.", "", name) for name in (*names, *tensors)}
+    """Return tensors by the `names` of the same tensors, with or without wrappers of layers.
+
+    Files of `peft` have no names of adapters, such as its `default`.
+    """
+    wrappers = r"\b(_orig_mod|module|default|modules_to_save)\."
+    plain = {name: re.sub(wrappers, "", name) for name in (*names, *tensors)}
     wanted = {plain[name]: name for name in names}
     return {n if n in names else wanted.get(plain[n], n): tensors[n] for n in tensors}
 

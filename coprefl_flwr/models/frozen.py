@@ -38,11 +38,19 @@ def base_names(model: nn.Module) -> frozenset[str]:
 def _frozen_modules(model: nn.Module, base: Collection[str]) -> set[nn.Module]:
     """Return the frozen modules of a network; `base` has the names of its frozen parameters."""
     inside = set[nn.Module]()
-    for path, layer in model.named_modules() if base else ():
-        names = [name for name, _ in layer.named_parameters(path)]
-        if names and all(name in base for name in names):
+    parameters = model.named_parameters(remove_duplicate=False) if base else ()
+    names = {name for name, _ in parameters}
+    frozen = _modules_with(names) - _modules_with(names - {*base})
+    for path, layer in model.named_modules() if frozen else ():
+        if path in frozen:
             inside.update(layer.modules())
     return inside
+
+
+def _modules_with(names: Collection[str]) -> set[str]:
+    """Return the names of the modules that have parameters with these names, also in submodules."""
+    parts = [name.split(".") for name in names]
+    return {".".join(of[:length]) for of in parts for length in range(len(of))}
 
 
 def travelling(model: nn.Module) -> dict[str, Tensor]:

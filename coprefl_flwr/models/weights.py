@@ -29,6 +29,7 @@ from coprefl_flwr.files import (
     read_json,
     write_atomically,
 )
+from coprefl_flwr.models.adapters import ADAPTER, check_adapters
 from coprefl_flwr.models.arrays import as_array, check_same_model, load_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, own_model
@@ -105,7 +106,8 @@ def path_of(text: str) -> Path | None:
     if not text.startswith(FILE):
         return None
     path = expanded(text.removeprefix(FILE))
-    return path / WEIGHTS if path.is_dir() else path
+    of_peft = (path / ADAPTER).is_file() and not (path / WEIGHTS).is_file()
+    return path / (ADAPTER if of_peft else WEIGHTS) if path.is_dir() else path
 
 
 def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
@@ -137,6 +139,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
             tensors = _of_torchvision(text.removeprefix(TORCHVISION))
         elif (path := path_of(text)) is not None:
             tensors = read_tensors(path)
+            check_adapters(path.parent, tensors, network.module)
             _check_base(path, network.module)
         else:
             with seeded((seed, "start", plugins.without_folders(text))):

@@ -26,6 +26,7 @@ class Centralised(RoundStrategy):
 
     name = "centralised"
     loss_of = "chain"
+    means_models = True
     server_data = "clients"
     training_defaults: ClassVar = {"local-epochs": 1, "batch-size": 64}
     actions = ()

@@ -40,7 +40,7 @@ class CoPreFL(RoundStrategy):
     )
 
     name = "coprefl"
-    averages = True
+    averages = means_models = True
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")
 

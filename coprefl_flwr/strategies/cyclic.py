@@ -17,6 +17,7 @@ class Cyclic(RoundStrategy):
 
     name = "cyclic"
     loss_of = "chain"
+    means_models = True
     training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:

@@ -19,7 +19,7 @@ class FedAvg(RoundStrategy):
     """Key of the metric that weights the models, as in Flower's FedAvg."""
 
     name = "fedavg"
-    averages = True
+    averages = means_models = True
     roles: ClassVar[tuple[str, ...]] = ("pretraining", "task", "personalised")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:

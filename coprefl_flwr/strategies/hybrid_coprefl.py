@@ -32,7 +32,7 @@ class HybridCoPreFL(RoundStrategy):
     gamma: float = same_option(CoPreFL, "gamma")
     meta_learning_rate: float = same_option(CoPreFL, "meta_learning_rate")
     name = "coprefl-hybrid"
-    averages = True
+    averages = means_models = True
     server_data = "server"
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ class MOON(RoundStrategy):
     temperature: float = option(0.5, "temperature tau of the contrastive term", above=0)
 
     name = "moon"
-    averages = True
+    averages = means_models = True
     client = "coprefl_flwr.clients:MOONClient"
     roles = ("pretraining", "task")
 

@@ -26,7 +26,7 @@ class PerFedAvg(RoundStrategy):
     inner_learning_rate: float = option(0.05, "step size alpha of the adaptation", minimum=0)
 
     name = "per-fedavg"
-    averages = True
+    averages = means_models = True
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
     personal_defaults: ClassVar = {"inner-learning-rate": 0.01}

@@ -173,28 +173,40 @@ class Architecture:
 class BuiltArchitecture(Architecture):
     """The architecture of a built-in network (by its name) or of your network (by its place)."""
 
-    def __init__(self, name: str, norm: str, source: Source, seed: int, trainable: str) -> None:
+    def __init__(self, name: str, norm: str, source: Source, seed: int, *trained: Any) -> None:
         super().__init__(name, self.make, source, seed)
-        self.norm, self.trainable = norm, trainable
+        self.norm, self.trainable, self.adapter = norm, *trained
 
     @about_settings("model")
     def drawn(self, num_classes: int, key: Key) -> nn.Module:
-        """Build a network with random weights; only `trainable` is trained, if it is set."""
+        """Build a network with random weights; only `trainable` is trained, if it is set.
+
+        Or only adapters and the last layer.
+        """
         seed_key = self.seed, *key
         network = build_model(self.name, num_classes, self.input_shape, self.norm, seed_key)
+        if self.adapter:
+            whole = {name.rpartition(".")[0] for name in self.own_head}
+            with seeded((*seed_key, "adapter")):
+                network = self.adapter.added_to(network, whole)
         if self.trainable:
             set_trainable(network, self.trainable)
         return network
 
     @functools.cached_property
-    def head(self) -> frozenset[str]:
-        """Names of the head's arrays: their shapes depend on the number of classes."""
+    def own_head(self) -> frozenset[str]:
+        """Names of the head's arrays in the network without adapters."""
         return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
+    @functools.cached_property
+    def head(self) -> frozenset[str]:
+        """Names of the head's arrays: their shapes depend on the number of classes."""
+        return head_of(self.make, self.num_classes) if self.adapter else self.own_head
+
     def about(self) -> dict[str, Any]:
-        """Return the settings `model` and `norm`, and `trainable` if it is set."""
-        trainable = {"trainable": self.trainable} if self.trainable else {}
-        return {"model": self.name, "norm": self.norm, **trainable}
+        """Return the settings `model` and `norm`, and `trainable` and `adapter` if they are set."""
+        trained = {"trainable": self.trainable, "adapter": self.adapter and str(self.adapter)}
+        return {"model": self.name, "norm": self.norm} | {k: v for k, v in trained.items() if v}
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings `about`, and a hash of the user's file if there is one."""

@@ -63,7 +63,8 @@ def _starts(settings: Settings, config: Mapping[str, Value], registered: str) ->
         data = replace(data, server_reserve=SERVER_RESERVE)
     clients, tasks = populations(data, task_data, settings.draw, registered)
     model = settings.model, settings.norm
-    architecture = BuiltArchitecture(*model, clients.source, of_run.seed, settings.trainable)
+    trained = settings.trainable, settings.adapter
+    architecture = BuiltArchitecture(*model, clients.source, of_run.seed, *trained)
     starts = [
         Pretraining(
             method,

@@ -37,6 +37,7 @@ from coprefl_flwr.methods import (
     is_built_in,
     roles_of,
 )
+from coprefl_flwr.models.adapters import is_exact
 from coprefl_flwr.models.weights import FILE, is_external
 from coprefl_flwr.named import parse, with_options
 from coprefl_flwr.object_code import code_hash, is_users
@@ -352,6 +353,10 @@ class Method:
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the training does not fit the network and the samples."""
+        means = self.strategy_class.means_models and self.values.get(AGGREGATION[0], MEAN) == MEAN
+        if is_exact(network) and not means:
+            problem = f"the update of {self} is no mean of models; use mean or ffa"
+            raise SettingsError(f"adapter, average = exact: {problem}", "adapter")
         self.training.check(network, samples)
         self.client_class.check_network(network, samples)
 

@@ -21,6 +21,7 @@ from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import as_array, save_model, with_fresh_head
+from coprefl_flwr.models.adapters import save_adapters
 from coprefl_flwr.models.frozen import without_base
 from coprefl_flwr.models.weights import WEIGHTS, arrays_from, path_of
 from coprefl_flwr.named import folder_of
@@ -250,11 +251,14 @@ class Pretraining(TrainingStage):
         }
         save_model(folder, report.arrays, about)
         keep, best = self.keep, report.best
-        if not (keep and best and keep.model == BEST):
+        chosen = best if keep and best and keep.model == BEST else None
+        if not self.is_external:  # Given weights may have another head.
+            save_adapters(folder, self.module, chosen.arrays if chosen else report.arrays)
+        if not (keep and chosen):
             return {}
         (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")
-        kept = {KEPT: best.round, KEPT_BY: keep.metric}
-        save_model(folder, best.arrays, about | kept | {"kept-value": best.value})
+        kept = {KEPT: chosen.round, KEPT_BY: keep.metric}
+        save_model(folder, chosen.arrays, about | kept | {"kept-value": chosen.value})
         return kept
 
     def tester(self) -> EvaluateFn | None:

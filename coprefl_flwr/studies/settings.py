@@ -15,6 +15,7 @@ from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning.optimisers import Optimiser
 from coprefl_flwr.methods import PERSONALISED
+from coprefl_flwr.models.adapters import Adapter
 from coprefl_flwr.options import (
     WORDS,
     Checked,
@@ -71,11 +72,17 @@ class ModelSettings(Checked):
     model: str = option(
         "femnist-cnn",
         "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn`, `femnist-cnn-linear`, "
-        "`fashion-mnist-cnn`, `char-lstm`, or module:NAME",
+        "`fashion-mnist-cnn`, `char-lstm`, module:NAME, or `hf:FOLDER`, a model of transformers",
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
     trainable: str = option(
         "", "patterns of parameters to train, as `head.*, *.bias`; not set: as the network says"
+    )
+    adapter: Adapter | None = option(
+        None,
+        "adapters to train, with the last layer, as `lora:rank=8,alpha=16,targets=query&value`; "
+        "`average` is `mean`, `ffa` or `exact`; not set: none",
+        later=True,
     )
 
 

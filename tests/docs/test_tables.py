@@ -31,6 +31,7 @@ FUNCTIONS = (
     *("federation.Bounds", "federation.Exchange", "federation.keep.Keep"),
     *("grids.LocalGrid", "grids.RayGrid"),
     *("models.build_model", "models.load_saved_model", "load_start", "base_hash"),
+    "average_adapters",
 )
 """Functions and classes whose parameters the Python reference lists."""
 METHOD_PAGES = sorted((tables.PAGES / "methods").glob("*.md"))
@@ -168,6 +169,15 @@ def test_readme_has_at_most_200_lines():
     assert readme.count("\n") <= 200
     for page in METHOD_PAGES:
         assert f"docs/methods/{page.name}" in readme
+
+
+def test_page_of_adapters_runs(tmp_path, monkeypatch):
+    peft = pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "example"}
+    for block in PYTHON.findall((tables.PAGES / "how-to" / "adapters.md").read_text()):
+        exec(compile(block, "adapters.md", "exec"), names)
+    assert isinstance(names["loaded"], peft.PeftModel)
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)

@@ -54,21 +54,6 @@ class Masked(nn.Module):
         return SimpleNamespace(loss=cross_entropy(self.head(mean), labels))
 
 
-class Adapted(nn.Module):
-    """A frozen layer with a low-rank adapter, whose parameters have the names that peft gives."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(6, 6).requires_grad_(False)
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(6, 2, bias=False)})
-        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 6, bias=False)})
-        self.head = nn.Linear(6, 3).requires_grad_(False)
-
-    def forward(self, inputs):
-        """Return the logits."""
-        return self.head(self.base(inputs) + self.lora_B["default"](self.lora_A["default"](inputs)))
-
-
 class Headed(nn.Module):
     """A frozen body and a trained head."""
 
@@ -104,15 +89,28 @@ def load_model(model, tensors):
     model.load_state_dict(tensors)
 
 
+def adapted():
+    """Return a network of peft: an adapter in its first layer; its last layer is trained whole."""
+    peft = pytest.importorskip("peft")
+    network = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    options = {"target_modules": ["0"], "modules_to_save": ["2"], "init_lora_weights": False}
+    return peft.get_peft_model(network, peft.LoraConfig(r=2, **options))
+
+
 def of_adapters(model):
-    """Return the adapters under the names that `peft.get_peft_model_state_dict` returns."""
-    found = model.state_dict().items()
-    return {n.replace(".default", ""): t for n, t in found if "lora" in n}
+    return pytest.importorskip("peft").get_peft_model_state_dict(model)
 
 
 def load_adapters(model, tensors):
-    parts = {n.replace(".weight", ".default.weight"): t for n, t in tensors.items()}
-    assert not model.load_state_dict(parts, strict=False).unexpected_keys
+    pytest.importorskip("peft").set_peft_model_state_dict(model, tensors)
+
+
+def of_trained(model):
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def load_trained(model, tensors):
+    assert not model.load_state_dict(tensors, strict=False).unexpected_keys
 
 
 def numbered(model):
@@ -220,7 +218,8 @@ KINDS = {
         sent=lambda m: m[2].state_dict(),
         load=lambda m, tensors: m[2].load_state_dict(tensors),
     ),
-    "adapters": Kind(Adapted, sent=of_adapters, load=load_adapters),
+    "adapters": Kind(adapted, sent=of_adapters, load=load_adapters),
+    "adapters by parameters": Kind(adapted, sent=of_trained, load=load_trained),
     "list of arrays": Kind(two_layers(), sent=numbered, load=load_numbered),
     "list of trained parameters": Kind(
         Headed,

@@ -1,0 +1,63 @@
+"""Models of the library `transformers` from a folder: its config and, if present, its weights."""
+
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import expanded, read_json
+
+HUGGING_FACE = "hf:"
+
+
+def library(name: str) -> Any:
+    """Return a library that takes seconds to import; a SettingsError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        needed = "pip install 'coprefl-flwr[peft]'"
+        raise SettingsError(f"{name} cannot be imported: {needed} ({one_line(error)})") from error
+
+
+def model_in(place: str, num_classes: int) -> nn.Module:
+    """Return the classifier `hf:FOLDER` with `num_classes` labels, in float32.
+
+    The folder has a config.json and, if the model was trained, its weights as safetensors. What
+    these lack is drawn from torch's default generator, such as a last layer for another number of
+    labels, or all weights. The class is the one that the config names if that is a classifier, or
+    else a classifier of texts, or of images if the config has an `image_size`.
+
+    Raises a SettingsError if there is no such config, if the config asks for remote code, if there
+    are only weights of another format, or if `transformers` cannot make the model.
+    """
+    transformers, folder = library("transformers"), expanded(place.removeprefix(HUGGING_FACE))
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"{place}: there is no file {folder / 'config.json'}", "model")
+    about = read_json(folder / "config.json")
+    if about.get("auto_map") or about.get("trust_remote_code"):
+        problem = "its config asks for other code (auto_map, trust_remote_code), which is never run"
+        raise SettingsError(f"{place}: {problem}", "model")
+    trained = any(folder.glob("*.safetensors"))
+    if not trained and (others := [*folder.glob("*.bin")]):
+        problem = f"{others[0].name} is no safetensors file: convert it by save_pretrained"
+        raise SettingsError(f"{place}: {problem}", "model")
+    name = (about.get("architectures") or [""])[0]
+    if not name.endswith("Classification"):
+        kind = "Image" if "image_size" in about else "Sequence"
+        name = f"AutoModelFor{kind}Classification"
+    # A study makes a model many times.
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, num_labels=num_classes)
+        kind = getattr(transformers, name)
+        if trained:
+            options = {"config": config, "ignore_mismatched_sizes": True, "dtype": torch.float32}
+            model: nn.Module = kind.from_pretrained(folder, use_safetensors=True, **options)
+        else:
+            model = getattr(kind, "from_config", kind)(config)
+    except Exception as error:  # The library raises any type of error.
+        raise SettingsError(f"{place}: {one_line(error)}", "model") from error
+    return model
