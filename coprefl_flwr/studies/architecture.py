@@ -1,5 +1,6 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ class Architecture:
     ) -> None:
         self.name, self.factory, self.source, self.seed = name, factory, source, seed
         self.classes, self._shared = classes, dict[int, nn.Module]()
+        self.fixed = frozenset[str]()  # Names of parameters that are not trained.
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return a network for a number of classes, with random weights.
@@ -69,12 +71,29 @@ class Architecture:
         except those whose shapes depend on the number of classes.
         """
         network = self.drawn(num_classes or self.num_classes, key or ("model",))
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and name not in self.fixed)
         own = base_of(network)
         if own and (key or num_classes not in (None, self.num_classes)):
             base = base_of(self.shared(self.num_classes)).items()
             same = {n: t for n, t in base if n in own and t.shape == own[n].shape}
             network.load_state_dict(same, strict=False)
         return network
+
+    def with_fixed_head(self) -> "Architecture":
+        """Return this architecture with a last layer that is frozen at its initial weights.
+
+        It is the head, or if there is none the `nn.Linear` that is called last. Raises a
+        SettingsError if there is neither.
+        """
+        other = copy.copy(self)
+        other.fixed, other._shared = self.head, {}
+        if not self.head:
+            network = self.make()
+            layer = self._last_linear(network)
+            of_layer = network.get_submodule(layer).named_parameters(layer)
+            other.fixed = frozenset(name for name, _ in of_layer)
+        return other
 
     def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
         """Return a network whose weights are all drawn from the seed and `key`."""
@@ -138,14 +157,18 @@ class Architecture:
 
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
-        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
         network = self.make(num_classes)
-        layer = last_linear(network, sample)
+        layer = self._last_linear(network)
         parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
         if not {*parts} <= self.head & travelling(network).keys():
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
             raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
         return HeadLayer(layer, *parts)
+
+    def _last_linear(self, network: nn.Module) -> str:
+        """Return the name of the `nn.Linear` that a network calls last; else a SettingsError."""
+        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
+        return last_linear(network, sample.contiguous())
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError if the network does not fit the samples.

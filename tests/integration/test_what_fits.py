@@ -8,6 +8,7 @@ from tests.records.fits import BY_HAND, NO, PAGE, RUNS, all_outcomes, outcome, t
 SOME = [
     ("fedavg", "pixels", False, "adamw", BY_HAND),
     ("coprefl", "labels", True, "adamw", BY_HAND),
+    ("fedbabu", "numbers", False, "adamw", BY_HAND),
     ("scaffold", "numbers", True, "sgd", BY_HAND),
     ("cyclic", "numbers", False, "sgd", BY_HAND),
     ("per-fedavg", "numbers", True, "sgd", BY_HAND),
@@ -16,6 +17,8 @@ SOME = [
     ("ridge", "classes", True, "sgd", RUNS),
     ("scaffold", "numbers", False, "adamw", NO),
     ("moon", "pixels", False, "sgd", NO),
+    ("fedbabu", "classes", True, "sgd", NO),
+    ("fedetf", "labels", False, "sgd", NO),
     ("ncm", "numbers", False, "sgd", NO),
 ]
 
