@@ -96,6 +96,10 @@ class Pretraining(TrainingStage):
         fixed = {not phase.strategy_class.trains_head for phase in self.phases}
         if len(fixed) > 1:
             raise SettingsError(f"{what}: one phase trains the last layer, another does not")
+        for phase in self.phases[:-1]:
+            if early := {*AVERAGES} & {*dict(phase.options)}:
+                problem = "the mean is that of the last phase; set it there"
+                raise SettingsError(f"{what}: {min(early)}: {problem}", *early)
         # Of the server and the clients. Tasks have those of `architecture`.
         self.networks = architecture.with_fixed_head() if True in fixed else architecture
         for phase in self.phases:

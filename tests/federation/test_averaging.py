@@ -101,5 +101,8 @@ def test_mean_that_would_not_be_the_result_is_refused():
         assert (
             "keep = accuracy: the model of one round is kept, not the mean; set model=last" in line
         )
+    text = "cyclic:average-window=2+fedavg"
+    line = refusal(cp.pretrain, text, model, clients, 3, quiet=True)
+    assert line.endswith("average-window: the mean is that of the last phase; set it there")
     line = refusal(cp.pretrain, "fedavg:average-window=0", model, clients, 3, quiet=True)
     assert "average-window = 0: must be at least 1" in line
