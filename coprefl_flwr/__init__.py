@@ -58,9 +58,9 @@ _NAMES = {
     "errors": ("SettingsError", "RunFailedError"),
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),
-        *("Centralised", "CentralisedHybrid", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedMeta"),
-        *("FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "MOON", "PFedMe", "PerFedAvg"),
-        *("QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
+        *("Centralised", "CentralisedHybrid", "FedAdam", "FedAvg", "FedAvgM", "FedBABU", "FedDyn"),
+        *("FedETF", "FedMeta", "FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "MOON"),
+        *("PFedMe", "PerFedAvg", "QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
     ),
 }
 """By module, the public names of the package."""

@@ -18,6 +18,12 @@ TEXTS = {
 }
 """{client class: what an app of functions must do instead of running the class}."""
 
+FIXED = (
+    "The last layer must not be trained or sent, and every client must have the same: the network "
+    "freezes it, as by `model.fc.requires_grad_(False)`. Otherwise the method is FedAvg."
+)
+"""The same for a strategy that does not train the last layer."""
+
 CODES = {
     "FedProxClient": """mu = msg.content["config"]["proximal-mu"]
 received = [p.detach().clone() for p in model.parameters()]
@@ -62,7 +68,8 @@ def section(method: Method) -> str:
     if name in TEXTS:
         code = f"\n\n```python\n{CODES[name]}```" if name in CODES else ""
         use = f"On the server, use `coprefl_flwr.strategies.{strategy.__name__}`"
-        return f"{title}{TEXTS[name]}{code}\n\n{use} ([its arguments]({GUIDE})).\n"
+        fixed = "" if strategy.trains_head else f" {FIXED}"
+        return f"{title}{TEXTS[name]}{fixed}{code}\n\n{use} ([its arguments]({GUIDE})).\n"
     state = issubclass(client, StatefulClient)
     personal = name in PERSONAL
     arguments = ["model", "trainset", "test=testset"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient
     from coprefl_flwr.clients.features import FeaturesClient as FeaturesClient
     from coprefl_flwr.clients.feddyn import FedDynClient as FedDynClient
+    from coprefl_flwr.clients.fedetf import FedETFClient as FedETFClient
     from coprefl_flwr.clients.fedmeta import FedMetaClient as FedMetaClient
     from coprefl_flwr.clients.fedpcl import FedPCLClient as FedPCLClient
     from coprefl_flwr.clients.fedproto import FedProtoClient as FedProtoClient

@@ -79,6 +79,22 @@ class RunStrategy:
     clip_factor: float = option(
         1.0, "with norm-clipping: largest norm of an update, in median norms of the round", above=0
     )
+    average_window: int | None = option(
+        None,
+        "the result is the mean of the global models of the last W rounds (WIMA); it does not "
+        "change the training",
+        unit="rounds",
+        minimum=1,
+        later=True,
+    )
+    average_decay: float | None = option(
+        None,
+        "the result is the exponential mean of the global models, in which each round's mean "
+        "has this weight in the next round's",
+        above=0,
+        maximum=0.9999,
+        later=True,
+    )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
     clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
         default=None, metadata={"option": False}

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError
+from coprefl_flwr.federation.averaging import mean_model, remember
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
     History,
@@ -75,11 +76,13 @@ class RunResult(Result):
     """Flower's `Result` with the history of all rounds.
 
     `best` is the best round, with its arrays, if the run keeps one. It is None if no value of the
-    metric was finite.
+    metric was finite. `average` is the mean of the models of several rounds, if the strategy has
+    `average_window` or `average_decay`.
     """
 
     history: History = field(default_factory=History)
     best: Best | None = None
+    average: Arrays | None = None
 
 
 ShouldStop = Callable[[int, RunResult], bool]
@@ -178,7 +181,8 @@ class Run:
     def _result(self) -> RunResult:
         """Return the result of the run so far."""
         arrays = to_record(self.arrays, copy=False)
-        result = RunResult(arrays, history=self.history, best=self.best)
+        average = mean_model(self.state, self.arrays)
+        result = RunResult(arrays, history=self.history, best=self.best, average=average)
         self.history.put_into(result)
         return result
 
@@ -208,6 +212,7 @@ class Run:
                     failed = f"round {server_round} failed {most} times in a row"
                     raise RunFailedError(f"{failed}, last: {failure}") from failure
         self.arrays = arrays
+        remember(self.state, server_round, arrays, self.strategy)
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
         self.history.traffic[server_round] = self.transport.traffic.as_metrics()

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.federation.averaging import AVERAGES
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import REDUCTIONS, Round
@@ -92,6 +93,10 @@ class RoundStrategy(Strategy, RunStrategy):
     global model. "chain": the loss of one model that is trained step by step, for example passed
     from client to client."""
 
+    trains_head: ClassVar[bool] = True
+    """Whether a pre-training trains the last layer. If not, the layer keeps its initial weights,
+    which are the same in every process and are not sent."""
+
     averages: ClassVar[bool] = False
     """Whether the method only aggregates by means of models, or by `LossMoments` of gradients. Only
     then can `aggregation` make the method robust, and the method has the options in
@@ -120,6 +125,8 @@ class RoundStrategy(Strategy, RunStrategy):
             self.check_participants(self.participants)
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
+        if None not in (self.average_window, self.average_decay):
+            raise SettingsError("average-window and average-decay: set one of them", *AVERAGES)
         hosted_clients(self.clients)
         for name, reduction in self.metric_reductions.items():
             if reduction not in REDUCTIONS:

@@ -85,8 +85,13 @@ def cosine(t: int, length: int, last: float = 0.0) -> float:
     return last + (1 - last) * (1 + math.cos(math.pi * min(t / length, 1))) / 2
 
 
+def linear(t: int, length: int, last: float = 0.0) -> float:
+    """Return a number that falls by equal steps from 1 at t = 0 to `last` at t = length."""
+    return 1 - (1 - last) * min(t / length, 1)
+
+
 SCHEDULES: dict[str, Callable[..., float]] = {
-    kind.__name__: kind for kind in (constant, exponential, step, cosine)
+    kind.__name__: kind for kind in (constant, exponential, step, cosine, linear)
 }
 
 
@@ -97,9 +102,9 @@ class RateSchedule(Choice):
     The rate is `learning-rate` times a factor, a function of t = 0, 1, ... The names and options
     are those of the functions above. All of them have two more options. `over` says what t
     counts: the `rounds` of all phases, or the local `steps` in each round. With a `warm-up` of W
-    the factor is multiplied by min((t + 1) / W, 1). The `length` of a cosine over steps is the
-    number of steps, unless it is set. Raises a SettingsError for an unknown name or option, a
-    missing option, and a factor outside 0 to 1.
+    the factor is multiplied by min((t + 1) / W, 1). The `length` of `cosine` and `linear`
+    over steps is the number of steps, unless it is set. Raises a SettingsError for an unknown name
+    or option, a missing option, and a factor outside 0 to 1.
     """
 
     def __post_init__(self) -> None:
@@ -121,7 +126,7 @@ class RateSchedule(Choice):
     def factor(self, t: int, steps: int = 0) -> float:
         """Return the factor in a round or local step t, counted from 0, of `steps` local steps."""
         own = {"warm_up": 0, **self.arguments, "over": self.over}
-        if own.pop("over") == STEPS and self.name == "cosine":
+        if own.pop("over") == STEPS and self.name in ("cosine", "linear"):
             own.setdefault("length", steps)
         warm: float = min((t + 1) / max(own.pop("warm_up"), 1), 1.0)
         return warm * SCHEDULES[self.name](t, **own)

@@ -168,8 +168,10 @@ class LocalTraining:
         The unit is the learning rate. Without momentum the distance is the number of steps. With
         momentum m, step k moves by 1 + m + ... + m^(k-1). For other steps it is not known: nan.
         """
-        known = float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
-        return known if self.is_sgd else math.nan
+        steps, over_steps = self.steps(n), self.schedule.over == STEPS
+        sizes = np.cumsum(self.momentum ** np.arange(steps))
+        rates = [self.schedule.factor(t, steps) if over_steps else 1.0 for t in range(steps)]
+        return float(sizes @ rates) if self.chosen_optimiser == SGD else math.nan
 
     def batch_sizes(self, n: int, count: int) -> list[int]:
         """Return the sizes of the first `count` batches; each epoch has n samples."""

@@ -1,5 +1,6 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping
@@ -65,6 +66,7 @@ class Architecture:
     ) -> None:
         self.name, self.factory, self.source, self.seed = name, factory, source, seed
         self.classes, self._shared = classes, dict[int, nn.Module]()
+        self.fixed = frozenset[str]()  # Names of parameters that are not trained.
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return a network for a number of classes, with random weights.
@@ -74,12 +76,29 @@ class Architecture:
         except those whose shapes depend on the number of classes.
         """
         network = self.drawn(num_classes or self.num_classes, key or ("model",))
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and name not in self.fixed)
         own = base_of(network)
         if own and (key or num_classes not in (None, self.num_classes)):
             base = base_of(self.shared(self.num_classes)).items()
             same = {n: t for n, t in base if n in own and t.shape == own[n].shape}
             network.load_state_dict(same, strict=False)
         return network
+
+    def with_fixed_head(self) -> "Architecture":
+        """Return this architecture with a last layer that is frozen at its initial weights.
+
+        It is the head, or if there is none the `nn.Linear` that is called last. Raises a
+        SettingsError if there is neither.
+        """
+        other = copy.copy(self)
+        other.fixed, other._shared = self.head, {}
+        if not self.head:
+            network = self.make()
+            layer, _ = self._last_linear(network)
+            of_layer = network.get_submodule(layer).named_parameters(layer)
+            other.fixed = frozenset(name for name, _ in of_layer)
+        return other
 
     def drawn(self, num_classes: int, key: Key) -> nn.Module:
         """Return a network whose weights are all drawn from the seed and `key`."""
@@ -144,16 +163,23 @@ class Architecture:
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes, as
         that of a model of transformers which classifies each token and returns the last one.
         """
-        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
-        sample, network = mapped(Tensor.contiguous, sample), self.make(num_classes)
-        layer = last_linear(network, sample)
-        features = outputs_and_representation(network, sample, layer)[1].shape[1]
+        network = self.make(num_classes)
+        layer, features = self._last_linear(network)
         parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
         is_last = {*parts} <= self.head & travelling(network).keys()
         if not is_last or features != network.get_submodule(layer).in_features:
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
             raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
         return HeadLayer(layer, *parts)
+
+    def _last_linear(self, network: nn.Module) -> tuple[str, int]:
+        """Return the name of the `nn.Linear` that is called last, and its number of features.
+
+        Raises a SettingsError if there is no such layer.
+        """
+        sample = mapped(Tensor.contiguous, self.source.dataset.inputs(np.zeros(1, np.int64), CPU))
+        layer = last_linear(network, sample)
+        return layer, outputs_and_representation(network, sample, layer)[1].shape[1]
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError if the network does not fit the samples.

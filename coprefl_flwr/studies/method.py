@@ -19,6 +19,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.averaging import AVERAGES
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
 from coprefl_flwr.learning.optimisers import ADAM, SGD
@@ -246,7 +247,8 @@ class Method:
         # Whether the participants of a round are drawn from the clients.
         drawn = HEAD not in self.roles and bool(self.strategy_class.actions)
         if not self.trains_locally:
-            return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
+            of_rounds = ("rounds", "participants", PRECISION, *AVERAGES)
+            return (*of_rounds, *(WRAPPER_KEYS if drawn else ()))
         of_clients = ("participants", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 

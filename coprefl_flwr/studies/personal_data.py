@@ -30,7 +30,7 @@ _OF_STARTS = (
     "clients participants samples-per-class task-dataset downstream-classes pretraining-classes "
     "downstream-domains pretraining-domains allow-class-overlap task-reserve partition "
     "classes-per-client server-reserve server-share client-wrapper client-wrapper-share momentum "
-    "keep trainable adapter"
+    "keep trainable adapter average-window average-decay"
 )
 UNUSED = tuple(_OF_STARTS.split())
 """Keys of the settings of pre-trainings that a personalised study does not use."""

@@ -14,13 +14,14 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of, from_record
 from coprefl_flwr.data import ImageDataset, Samples, pooled
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.averaging import AVERAGES, mean_model
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
-from coprefl_flwr.models import as_array, save_model, with_fresh_head
+from coprefl_flwr.models import as_array, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.adapters import save_adapters
 from coprefl_flwr.models.frozen import without_base
 from coprefl_flwr.models.weights import WEIGHTS, arrays_from, path_of
@@ -93,6 +94,15 @@ class Pretraining(TrainingStage):
         self.loss, self.settings = loss, settings or {}
         self.keep = run.keep if self.phases else None
         what = f"method, {start}"
+        fixed = {not phase.strategy_class.trains_head for phase in self.phases}
+        if len(fixed) > 1:
+            raise SettingsError(f"{what}: one phase trains the last layer, another does not")
+        for phase in self.phases[:-1]:
+            if early := {*AVERAGES} & {*dict(phase.options)}:
+                problem = "the mean is that of the last phase; set it there"
+                raise SettingsError(f"{what}: {min(early)}: {problem}", *early)
+        # Of the server and the clients. Tasks have those of `architecture`.
+        self.networks = architecture.with_fixed_head() if True in fixed else architecture
         for phase in self.phases:
             wanted, most = phase.training.participants, self.clients.number
             if wanted > most:
@@ -124,16 +134,18 @@ class Pretraining(TrainingStage):
     def of_strategies(self) -> dict[str, Any]:
         """Return the options of this stage that the strategies of all phases have, by name."""
         # Starts are evaluated in tasks. Here clients only measure which round is the best.
-        keep, clients = self.keep, self.clients.number
-        own = {"clients": clients, "evaluate_every": keep.every if keep and keep.of_clients else 0}
+        every = self.keep.every if self.keep and self.keep.of_clients else 0
+        own: dict[str, Any] = {"clients": self.clients.number, "evaluate_every": every}
         if self.method.instance:  # It has the other options.
             return {"population": PRETRAIN, **own}
+        last = self.phases[-1].training
+        own |= {"average_window": last.average_window, "average_decay": last.average_decay}
         return self.run_options.of_strategy(PRETRAIN, **own)
 
     @property
     def module(self) -> nn.Module:
         """The network that clients train in this process."""
-        return self.architecture.shared(self.architecture.num_classes)
+        return self.networks.shared(self.architecture.num_classes)
 
     def initial(self, store: Store | None = None) -> Arrays:
         """Return the initial weights: given weights, or the initial arrays of the first method.
@@ -145,7 +157,7 @@ class Pretraining(TrainingStage):
             of_head = frozenset() if self.keeps_head else self.architecture.head
             given = without_base(weights.state_dict(), self.module, of_head)
             return {name: as_array(tensor) for name, tensor in given.items()}
-        network = self.architecture.of_pretraining()
+        network = self.networks.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
         first = self.phases[0].strategy_class if self.phases else RoundStrategy
@@ -157,7 +169,7 @@ class Pretraining(TrainingStage):
         if not len(samples):
             problem = f"server-share, server-reserve: {self.start} needs samples of the server"
             raise SettingsError(problem, "server-share", "server-reserve")
-        return ServerData(self.architecture.make(), samples, loss=self.loss)
+        return ServerData(self.networks.make(), samples, loss=self.loss)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
@@ -227,6 +239,9 @@ class Pretraining(TrainingStage):
             if keep:
                 evaluated = strategy.rounds_to_evaluation or not keep.of_clients
                 keep.check(MEASURED if evaluated else MEASURED[:1])
+                if keep.model == BEST and (strategy.average_window or strategy.average_decay):
+                    problem = "the model of one round is kept, not the mean; set model=last"
+                    raise SettingsError(f"keep = {keep}: {problem}", "keep", *AVERAGES)
 
     def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
         """Write the starting model, and `model.json`: how the model was made.
@@ -249,16 +264,18 @@ class Pretraining(TrainingStage):
             "settings": self.settings,
             **made_by(),
         }
-        save_model(folder, report.arrays, about)
+        whole = model_arrays(architecture.make())  # With a last layer that was not trained.
+        arrays = mean_model(report.state, report.arrays) or report.arrays
+        save_model(folder, whole | arrays, about)
         keep, best = self.keep, report.best
         chosen = best if keep and best and keep.model == BEST else None
         if not self.is_external:  # Given weights may have another head.
-            save_adapters(folder, self.module, chosen.arrays if chosen else report.arrays)
+            save_adapters(folder, self.module, chosen.arrays if chosen else arrays)
         if not (keep and chosen):
             return {}
         (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")
         kept = {KEPT: chosen.round, KEPT_BY: keep.metric}
-        save_model(folder, chosen.arrays, about | kept | {"kept-value": chosen.value})
+        save_model(folder, whole | chosen.arrays, about | kept | {"kept-value": chosen.value})
         return kept
 
     def tester(self) -> EvaluateFn | None:
@@ -269,7 +286,7 @@ class Pretraining(TrainingStage):
         clients' training samples. Both are also measured in the last round.
         """
         every, keep = self.test_every, self.keep
-        make, samples = self.architecture.make, self.clients.test_samples
+        make, samples = self.networks.make, self.clients.test_samples
         test = ServerData(make(), samples(), loss=self.loss) if every else None
         clients = self.server_data("clients") if keep and not keep.of_clients else None
 

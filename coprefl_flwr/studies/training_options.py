@@ -11,6 +11,7 @@ from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.named import parse
 from coprefl_flwr.options import Value, declared, option, same_option
+from coprefl_flwr.strategies import RoundStrategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class TrainingOptions(LocalTraining):
         50, "pre-training rounds T; for a method `A+B`, of each phase", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    average_window: int | None = same_option(RoundStrategy, "average_window")
+    average_decay: float | None = same_option(RoundStrategy, "average_decay")
     client_wrapper: str | None = option(
         None,
         "module:NAME or file.py:NAME: a function or class that takes a client of the pre-training "

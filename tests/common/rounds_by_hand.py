@@ -239,9 +239,24 @@ def cyclic(problem, weights, server_round, memory):
     return weights
 
 
+class FixedHead(Problem):
+    def network(self):
+        network = super().network()
+        network.head.requires_grad_(False)
+        return network
+
+
+def fedbabu(problem, weights, server_round, memory):
+    """The last two weights, those of the head, keep their first values."""
+    *body, weight, bias = weights
+    fixed = FixedHead(**vars(problem))
+    return [*average([fixed.locally(body, data) for data in problem.parts()], SIZES), weight, bias]
+
+
 Round = Callable[[Problem, list[torch.Tensor], int, dict], list[torch.Tensor]]
 ROUNDS: dict[str, Round] = {
     "fedavg": fedavg,
+    "fedbabu": fedbabu,
     "coprefl": coprefl,
     "per-fedavg": per_fedavg,
     "scaffold": scaffold,

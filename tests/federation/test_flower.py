@@ -89,7 +89,7 @@ def assert_same_starts(one, other, starts):
 @pytest.mark.slow
 def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     """One command runs all methods by name, and also two methods one after the other."""
-    names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2"]
+    names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2,average-decay=0.5"]
     config = {**SMALL, "method": " ".join(names), "rounds": 2, "local-steps": 2, "participants": 3}
     done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
     assert done.returncode == 0, done.stdout

@@ -63,6 +63,8 @@ BY_HAND = {
     # FedAvg: 5 x 0.1.
     "fedavg": ({}, 0.5, 71),
     "fedprox": ({}, 0.5, 71),
+    "fedbabu": ({}, 0.5, 71),
+    "fedetf": ({}, 0.5, 71),
     # The term h / alpha repeats steps of earlier rounds.
     "feddyn": ({}, math.nan, 71),
     "moon": ({}, 0.5, 71),
@@ -183,6 +185,17 @@ def test_momentum_increases_local_step_sizes():
     """Five steps with momentum 0.5 have the sizes 1 + 1.5 + 1.75 + 1.875 + 1.9375."""
     training = replace(TRAINING, momentum=0.5)
     assert rounds(budget("fedavg", training), training=training) == pytest.approx([0.80625])
+
+
+def test_rate_that_falls_to_0_within_a_round_sums_to_half():
+    """FedSWA: the rates of five steps are 1, 0.8, 0.6, 0.4 and 0.2 times the first."""
+    falling = replace(TRAINING, schedule="linear:over=steps")
+    assert rounds(budget("fedavg", falling), training=falling) == pytest.approx([0.3])
+    twice = replace(falling, learning_rate=0.2)
+    assert rounds(budget("fedavg", twice), training=twice) == pytest.approx([0.6])
+    # With momentum 0.5: 1 x 1 + 0.8 x 1.5 + 0.6 x 1.75 + 0.4 x 1.875 + 0.2 x 1.9375.
+    heavy = replace(falling, momentum=0.5)
+    assert rounds(budget("fedavg", heavy), training=heavy) == pytest.approx([0.43875])
 
 
 class Mine(RoundStrategy):

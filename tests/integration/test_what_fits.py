@@ -11,6 +11,7 @@ SOME = [
     ("coprefl", "tokens", False, "sgd", BY_HAND),
     ("per-fedavg", "tokens", True, "adamw", BY_HAND),
     ("fedmeta", "tokens", False, "sgd", RUNS),
+    ("fedbabu", "numbers", False, "adamw", BY_HAND),
     ("scaffold", "numbers", True, "sgd", BY_HAND),
     ("cyclic", "numbers", False, "sgd", BY_HAND),
     ("per-fedavg", "numbers", True, "sgd", BY_HAND),
@@ -19,6 +20,8 @@ SOME = [
     ("ridge", "classes", True, "sgd", RUNS),
     ("scaffold", "numbers", False, "adamw", NO),
     ("moon", "pixels", False, "sgd", NO),
+    ("fedbabu", "classes", True, "sgd", NO),
+    ("fedetf", "labels", False, "sgd", NO),
     ("ncm", "numbers", False, "sgd", NO),
 ]
 
