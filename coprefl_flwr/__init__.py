@@ -57,8 +57,8 @@ _NAMES = {
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),
         *("Centralised", "CentralisedHybrid", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedMeta"),
-        *("FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "MOON", "PFedMe", "PerFedAvg"),
-        *("QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
+        *("FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "FRL", "MOON", "PFedMe"),
+        *("PerFedAvg", "QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
     ),
 }
 """By module, the public names of the package."""
