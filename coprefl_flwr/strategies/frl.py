@@ -27,9 +27,7 @@ class FRL(RoundStrategy):
     """
 
     episode_rounds: int = option(3, "R, the simulated rounds of an episode", minimum=1)
-    meta_learning_rate: float = option(
-        0.05, "step size beta of the steps on the query set", above=0
-    )
+    meta_learning_rate: float = option(0.05, "rate beta of the steps on the query set", above=0)
     prototype_weight: float = option(0.2, "weight of the loss with global prototypes", minimum=0)
 
     name = "frl"
@@ -38,8 +36,8 @@ class FRL(RoundStrategy):
     training_defaults: ClassVar = {"weight-decay": 5e-4}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run an episode; return the mean of the clients' models after their meta steps."""
-        clients, temporary, metrics = ctx.sample(), arrays, dict[str, float]()
+        """Run an episode; return the mean of the clients' models and query losses."""
+        clients, temporary = ctx.sample(), arrays
         last = [array for array in arrays.values() if array.ndim == 2][-1]
         shared = {"prototypes": np.zeros_like(last), "counts": np.zeros_like(last[:, 0])}
         config: dict[str, Any] = {"prototype-weight": self.prototype_weight}
@@ -49,12 +47,12 @@ class FRL(RoundStrategy):
                 config={**config, "episode-round": number},
                 stateful=True,
             )
-            clients, metrics = support.clients, metrics or support.mean_metrics()
+            clients = support.clients
             temporary, shared = split_prefixed(support.arrays, "prototypes")
         config["meta-learning-rate"] = self.meta_learning_rate
         extra = {"prototypes": shared, "start": ctx.weights(arrays)}
         query = yield Exchange("train.query", temporary, clients, Mean(""), extra, config=config)
-        return query.arrays, metrics | {"query-loss": query.mean_metrics()["loss"]}
+        return query.arrays, query.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return the budget: phi takes only the steps on the query sets, at the rate beta."""
