@@ -42,9 +42,15 @@ class FRLClient(CoPreFLClient, StatefulClient):
 
     @classmethod
     def check_network(cls, network: nn.Module, samples: Samples) -> None:
-        """Raise a SettingsError if the samples have no classes."""
+        """Raise a SettingsError without classes, or if the network does not fit."""
         if not samples.dataset.has_classes:
             raise SettingsError("method, frl: its prototypes need classes", "method")
+        inputs, _ = samples.batch(slice(1), next(network.parameters()).device)
+        outputs, z = outputs_and_representation(network.eval(), inputs)
+        matrices = [array.shape for array in model_arrays(network).values() if array.ndim == 2]
+        if not z.requires_grad or matrices[-1:] != [(outputs.shape[1], z.shape[1])]:
+            needed = "trained layers, followed by the last linear layer as the last matrix"
+            raise SettingsError(f"method, frl: the network needs {needed}", "method", "model")
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Any, int, Config]:
         """Return (the model and the client's prototypes, n, {"loss"}) after a simulated round.

@@ -27,13 +27,13 @@ class FRL(RoundStrategy):
     """
 
     episode_rounds: int = option(3, "R, the simulated rounds of an episode", minimum=1)
-    meta_learning_rate: float = option(0.05, "rate beta of the steps on the query set", above=0)
+    meta_learning_rate: float = option(0.01, "rate beta of the steps on the query set", above=0)
     prototype_weight: float = option(0.2, "weight of the loss with global prototypes", minimum=0)
 
     name = "frl"
     client = "coprefl_flwr.clients:FRLClient"
     actions = ("train", "train.query")
-    training_defaults: ClassVar = {"weight-decay": 5e-4}
+    training_defaults: ClassVar = {"learning-rate": 0.01, "weight-decay": 5e-4}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run an episode; return the mean of the clients' models and query losses."""

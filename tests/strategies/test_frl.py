@@ -11,9 +11,11 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients import FRLClient
 from coprefl_flwr.clients.frl import prototype_loss
 from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FRL
 from tests.common.by_hand import assert_equal, loaded, mean, run_on
 from tests.common.federation import HOSTINGS, Federation
+from tests.common.networks import double_model
 
 RATE, BETA, DECAY, WEIGHT = 0.1, 0.3, 0.05, 0.7
 
@@ -129,3 +131,15 @@ def test_sample_without_a_prototype_adds_nothing():
     assert float(prototype_loss(z, targets, found)) == pytest.approx(expected, rel=1e-5)
     found["counts"][:] = 0
     assert float(prototype_loss(z, targets, found)) == 0.0
+
+
+@pytest.mark.parametrize("change", ["frozen", "head first"])
+def test_network_that_does_not_fit_is_refused(federation, change):
+    model = double_model()
+    if change == "frozen":
+        model[:-1].requires_grad_(False)
+    else:
+        model = torch.nn.ModuleDict({"last": model[-1], "body": model[:-1]})
+        model.forward = lambda inputs: model["last"](model["body"](inputs))
+    with pytest.raises(SettingsError, match="frl: the network needs trained layers, followed by"):
+        FRLClient.check_network(model, federation.samples[0])
