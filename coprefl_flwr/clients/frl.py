@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from coprefl_flwr.learning.evaluation import class_means
 from coprefl_flwr.learning.optimisers import CONSTANT
 from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.options import option
 
 
 class FRLClient(CoPreFLClient, StatefulClient):
@@ -37,7 +38,12 @@ class FRLClient(CoPreFLClient, StatefulClient):
     has no prototype adds 0 to a loss.
     """
 
-    options = CoPreFLClient.options | {"query_clip": None, "query_noise": None}
+    options: ClassVar[Mapping[str, Any]] = {
+        "support_fraction": option(
+            0.5, "fraction of a client's samples that form the support set", above=0, maximum=0.99
+        ),
+        **dict.fromkeys(("query_clip", "query_noise")),
+    }
     injected = frozenset({"state"})
 
     @classmethod

@@ -1,5 +1,6 @@
 """Few-Round Learning: an initial model from which a few rounds of a group of clients suffice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -37,7 +38,8 @@ class FRL(RoundStrategy):
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run an episode; return the mean of the clients' models and query losses."""
-        clients, temporary = ctx.sample(), arrays
+        clients: Sequence[int] = ctx.sample()
+        temporary = arrays
         last = [array for array in arrays.values() if array.ndim == 2][-1]
         shared = {"prototypes": np.zeros_like(last), "counts": np.zeros_like(last[:, 0])}
         config: dict[str, Any] = {"prototype-weight": self.prototype_weight}
