@@ -59,7 +59,7 @@ _NAMES = {
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),
         *("Centralised", "CentralisedHybrid", "FedAdam", "FedAvg", "FedAvgM", "FedBABU", "FedDyn"),
-        *("FedETF", "FedMeta", "FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "MOON"),
+        *("FedETF", "FedMeta", "FedPCL", "FedProto", "FedProx", "FedRep", "FedYogi", "FRL", "MOON"),
         *("PFedMe", "PerFedAvg", "QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
     ),
 }

@@ -64,7 +64,7 @@ TESTED_IN = {
 }
 """{method: file with the tests of its formulas}, if not the file of its strategy's name."""
 
-ONLY_SUMS = {"fedetf", "ncm", "qffl", "ridge", "solo"}
+ONLY_SUMS = {"fedetf", "frl", "ncm", "qffl", "ridge", "solo"}
 """Methods that do not average, but whose server needs only sums; a test checks this."""
 
 _SUMS = "[sums of the clients' arrays](index.md#pre-training-methods)"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.fedproto import FedProtoClient as FedProtoClient
     from coprefl_flwr.clients.fedprox import FedProxClient as FedProxClient
     from coprefl_flwr.clients.fedrep import FedRepClient as FedRepClient
+    from coprefl_flwr.clients.frl import FRLClient as FRLClient
     from coprefl_flwr.clients.moon import MOONClient as MOONClient
     from coprefl_flwr.clients.per_fedavg import PerFedAvgClient as PerFedAvgClient
     from coprefl_flwr.clients.pfedme import PFedMeClient as PFedMeClient

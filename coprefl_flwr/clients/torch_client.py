@@ -120,14 +120,20 @@ class TorchClient(NumPyClient):
         config: Config,
         objective: Objective | None = None,
         correct: Callable[[], None] | None = None,
+        training: LocalTraining | None = None,
+        purpose: str = "batches",
     ) -> float:
-        """Train the model by `local_sgd`, seeded for this round; return the mean batch loss."""
-        key = self.key(config, "batches")
+        """Train the model by `local_sgd`; return the mean batch loss.
+
+        The random numbers are seeded for this round and for `purpose`. If `training` is None, it is
+        the client's.
+        """
+        key = self.key(config, purpose)
         with torch_seeded(*key, network=self.model):
             return local_sgd(
                 self.model,
                 samples,
-                self.training,
+                training or self.training,
                 server_round=int(config["server-round"]),
                 rng=seeds.generator(*key),
                 device=self.device,

@@ -25,6 +25,7 @@ from coprefl_flwr.strategies.fedproto import FedProto as FedProto
 from coprefl_flwr.strategies.fedprox import FedProx as FedProx
 from coprefl_flwr.strategies.fedrep import FedRep as FedRep
 from coprefl_flwr.strategies.fedyogi import FedYogi as FedYogi
+from coprefl_flwr.strategies.frl import FRL as FRL
 from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL as HybridCoPreFL
 from coprefl_flwr.strategies.linear_head import LinearHead as LinearHead
 from coprefl_flwr.strategies.moon import MOON as MOON

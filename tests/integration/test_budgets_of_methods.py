@@ -89,6 +89,9 @@ BY_HAND = {
     "centralised-hybrid": ({}, 0.5, 41),
     # beta = 0.03; 2 x (3 x 2 x 15.25 + 4.25).
     "fedmeta": ({"inner-steps": 2, "meta-learning-rate": 0.03}, 0.03, 191.5),
+    # Query sets of 2, 3, 5 and 7 samples, each one batch: beta x 5 = 0.15. Two simulated rounds,
+    # with coprefl's batches: 2 x (2 x 36 + 5 x 4.25).
+    "frl": ({"episode-rounds": 2, "meta-learning-rate": 0.03}, 0.15, 186.5),
     # Ten batches have 50, 70, 77 and 78 samples in all: 2 x 68.75.
     "per-fedavg": ({}, 0.5, 137.5),
     # w takes a step of eta = 0.005 on each of five batches; 2 x 5 x 35.5.
@@ -114,12 +117,22 @@ def test_budget_of_a_round_of_every_method_by_hand(name):
 @pytest.mark.parametrize(
     ("name", "forwards"),
     # 2 x 19.5 is the mean number of samples of two clients. In MOON, two other models process the
-    # 71 samples of the steps.
-    [("qffl", 39), ("fedproto", 39), ("fedpcl", 39), ("ncm", 39), ("ridge", 39), ("moon", 142)],
+    # 71 samples of the steps. FRL computes prototypes of both support sets in three rounds.
+    [
+        *(
+            ("qffl", 39),
+            ("fedproto", 39),
+            ("fedpcl", 39),
+            ("ncm", 39),
+            ("ridge", 39),
+            ("moon", 142),
+        ),
+        ("frl", 3 * 2 * 15.25),
+    ],
 )
 def test_forward_passes_without_gradients_are_counted_separately(name, forwards):
     assert budget(name).forwards == forwards
-    others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "ncm", "ridge", "moon"}
+    others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "frl", "ncm", "ridge", "moon"}
     assert {budget(other, **BY_HAND[other][0]).forwards for other in others} == {0}
 
 

@@ -11,13 +11,14 @@ from coprefl_flwr.clients import (
     CoPreFLClient,
     FedMetaClient,
     FedProxClient,
+    FRLClient,
     PerFedAvgClient,
     QFFLClient,
     TorchClient,
     client_app,
 )
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import QFFL, CoPreFL, FedAvg, FedMeta, FedProx, PerFedAvg
+from coprefl_flwr.strategies import FRL, QFFL, CoPreFL, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.common.federation import HOSTINGS
 from tests.common.runs import run_of
 
@@ -54,16 +55,18 @@ METHODS = {
     "maml, local steps": (FedMetaClient, FedMeta, {"meta_learning_rate": 0.5, "local_steps": 3}),
     "per-fedavg": (PerFedAvgClient, PerFedAvg, {"variant": "hf", "inner_learning_rate": 0.5}),
     "coprefl": (CoPreFLClient, CoPreFL, {"meta_learning_rate": 0.1}),
+    "frl": (FRLClient, FRL, {"episode_rounds": 2}),
 }
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_method_has_the_same_result_for_every_hosting(stochastic_federation, method):
+def test_method_has_the_same_result_for_every_hosting(stochastic_federation, method, tmp_path):
     """Three rounds with three participants, small batches and BatchNorm, in float32."""
     client_class, strategy_class, options = METHODS[method]
     start, ends = to_record(stochastic_federation.arrays()), {}
     for hosting in HOSTINGS:
-        grid = stochastic_federation.grid(hosting, client_class)
+        states = {"states": tmp_path / hosting} if method == "frl" else {}
+        grid = stochastic_federation.grid(hosting, client_class, **states)
         strategy = strategy_class(participants=3, seed=3, clients=grid.clients, **options)
         ends[hosting] = from_record(strategy.start(grid, start, 3).arrays)
     for hosting, arrays in ends.items():

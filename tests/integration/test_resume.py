@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import FedDynClient, MOONClient, SCAFFOLDClient, TorchClient, client_app
+from coprefl_flwr.clients import (
+    FedDynClient,
+    FRLClient,
+    MOONClient,
+    SCAFFOLDClient,
+    TorchClient,
+    client_app,
+)
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (
+    FRL,
     MOON,
     SCAFFOLD,
     Cyclic,
@@ -40,6 +48,7 @@ METHODS = {
     "scaffold-II": (lambda _: SCAFFOLD(global_learning_rate=0.7, **RUN), SCAFFOLDS),
     "feddyn": (lambda _: FedDyn(alpha=0.1, **RUN), [FedDynClient]),
     "moon": (lambda _: MOON(mu=1.0, **RUN), [MOONClient]),
+    "frl": (lambda _: FRL(episode_rounds=2, **RUN), [FRLClient]),
     "refined": (lambda data: ServerRefined(SCAFFOLD(**RUN), data, steps=2), SCAFFOLDS),
     "cyclic+fedavg": (lambda _: cyclic_then(FedAvg(participants=3)), PLAIN),
     "cyclic+scaffold": (lambda _: cyclic_then(SCAFFOLD(participants=3)), PLAIN * 3 + SCAFFOLDS),

@@ -125,7 +125,7 @@ def test_schedule_has_its_phases_one_after_the_other():
 OTHER = {
     "variant": {"scaffold": "I", "fedmeta": "meta-sgd", "per-fedavg": "hf"},
     "resplit": False,
-    "inner-steps": 3,
+    **dict.fromkeys(("inner-steps", "episode-rounds"), 2),
     "local-epochs": 7,
     "max-local-steps": 9,
     "batch-size": 11,
