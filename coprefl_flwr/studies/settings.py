@@ -105,7 +105,7 @@ class TaskSettings(Checked):
         FRESH,
         "last layer at the start of a task: `fresh` (random), `keep` (pre-trained; needs the same "
         "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
-        "module:NAME",
+        "`fedcgs`, `fedcof`, module:NAME",
     )
     diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(
