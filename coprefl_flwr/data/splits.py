@@ -32,9 +32,9 @@ class DatasetSettings:
     dataset: str = option(
         "glyphs",
         "`glyphs` (embedded), `glyphs:domains` (7 of its classes in 4 styles, which are the "
-        "domains), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: labels from "
-        "its array NAME), `hf:NAME` or `hf:FOLDER` of Hugging Face "
-        "(`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
+        "domains), `fractals` (embedded, 1,000 classes), a torchvision name, `CIFAR100:coarse`, an "
+        ".npz file (`FILE:NAME`: labels from its array NAME), `hf:NAME` or `hf:FOLDER` of Hugging "
+        "Face (`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
         "file.py:NAME",
     )
     data_dir: str = option(
