@@ -115,4 +115,5 @@ def _ink(points: npt.NDArray[np.float32], image: npt.NDArray[np.int64]) -> npt.N
     cell = (image * SIZE + row) * SIZE + column
     counts = np.bincount(cell.ravel(), minlength=SAMPLES_PER_CLASS * SIZE**2).reshape(shape)
     mean = np.nanmean(np.where(counts, counts, np.nan), axis=(1, 2), keepdims=True)
-    return np.rint(255 * (1 - np.exp(-counts / mean))).astype(np.uint8)
+    grey: npt.NDArray[np.uint8] = np.rint(255 * (1 - np.exp(-counts / mean))).astype(np.uint8)
+    return grey

@@ -70,7 +70,7 @@ class LinearHead(RoundStrategy):
             name: np.stack([replies.sums[str(client)][name] for client in replies.clients])
             for name in zeros
         }
-        (weight, bias), seen = self.layer(totals), totals["counts"].reshape(-1, classes).any(axis=0)
+        (weight, bias), seen = self.layer(totals), np.atleast_2d(totals["counts"]).sum(axis=0) > 0
         before, scale = arrays[self.head.weight], self.logit_scale
         layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
