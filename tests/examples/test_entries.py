@@ -91,3 +91,25 @@ def test_clients_of_whole_classes_share_none():
     assert [len(one) for one in classes] == [2] * 40
     assert set.union(*classes) == {*range(80)}
     assert sorted(np.concatenate(clients)) == [*range(240)]
+
+
+def test_entry_is_searched_then_measured_with_the_chosen_rate(tmp_path, monkeypatch):
+    """The commands are recorded, and the search's table is written by hand."""
+    startbench, commands = importlib.import_module("startbench"), []
+
+    def coprefl(verb, path, protocol, options):
+        out = startbench.Path(options[options.index("--out") + 1])
+        table = startbench.search_of(out)
+        table.parent.mkdir(parents=True)
+        table.write_text("| Method | Values | Chosen |\n| mine | learning-rate=0.2 | chosen |\n")
+        commands.append((verb, path.stem, protocol, out.name, options[1]))
+        return 0
+
+    monkeypatch.setattr(startbench, "coprefl", coprefl)
+    entry = written(tmp_path, settings=["glyphs"])
+    assert startbench.main(["--entry", str(entry), "--outputs", str(tmp_path)]) == 0
+    assert [command[2] for command in commands] == ["tune", "fresh", "ncm", "ridge"]
+    assert {command[:2] for command in commands} == {("run", "glyphs")}
+    assert commands[1][3] == "startbench-glyphs-fresh-mine"
+    rows = json.loads(commands[1][4].removeprefix("methods="))
+    assert rows[-1] == {"mine": {"method": "fedavg", "learning-rate": 0.2}}
