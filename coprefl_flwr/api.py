@@ -337,8 +337,8 @@ def evaluate_starts(
         strategy whose `roles` contain "task".
     head : str
         The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
-        model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
-        computed from the clients' features.
+        model; "keep": the last layer of the starting model; "ncm", "ridge",
+        "fedcgs", "fedcof": a layer that is computed from the clients' features.
     network : function of the number of classes, optional
         Function that returns the network of a task. Without classes, it gets the number of outputs:
         k for targets (n, k), 1 for (n,), and for images their channels or classes. Default: a copy

@@ -12,8 +12,8 @@ from coprefl_flwr.errors import SettingsError
 Value = bool | int | float | str
 
 _AS_IN_PAPERS = (
-    "Centralised CoPreFL Cyclic FedAdam FedAvg FedAvgM FedBABU FedDyn FedETF FedMeta FedPCL "
-    "FedProto FedProx FedRep FedYogi FRL MOON NCM Per-FedAvg pFedMe SCAFFOLD Solo"
+    "Centralised CoPreFL Cyclic FedAdam FedAvg FedAvgM FedBABU FedCGS FedCOF FedDyn FedETF FedMeta "
+    "FedPCL FedProto FedProx FedRep FedYogi FRL MOON NCM Per-FedAvg pFedMe SCAFFOLD Solo"
 )
 DISPLAYED = {"qffl": "q-FFL"} | {name.lower(): name for name in _AS_IN_PAPERS.split()}
 """{method in settings: its name in papers}, of the built-in methods whose two names differ."""

@@ -59,12 +59,14 @@ TESTED_IN = {
     "coprefl-hybrid": "integration/test_scenario_two.py",
     "coprefl-sgd": "integration/test_scenario_two.py",
     "coprefl-std": "strategies/test_coprefl.py",
+    "fedcgs": "strategies/test_linear_head.py",
+    "fedcof": "strategies/test_linear_head.py",
     "ncm": "strategies/test_linear_head.py",
     "ridge": "strategies/test_linear_head.py",
 }
 """{method: file with the tests of its formulas}, if not the file of its strategy's name."""
 
-ONLY_SUMS = {"fedetf", "frl", "ncm", "qffl", "ridge", "solo"}
+ONLY_SUMS = {"fedcgs", "fedetf", "frl", "ncm", "qffl", "ridge", "solo"}
 """Methods that do not average, but whose server needs only sums; a test checks this."""
 
 _SUMS = "[sums of the clients' arrays](index.md#pre-training-methods)"

@@ -8,6 +8,7 @@ from coprefl_flwr.data.dataset import TensorDataset as TensorDataset
 from coprefl_flwr.data.dataset import batch_slices as batch_slices
 from coprefl_flwr.data.dataset import make_dataset as make_dataset
 from coprefl_flwr.data.dataset import pooled as pooled
+from coprefl_flwr.data.fractals import fractals as fractals
 from coprefl_flwr.data.glyphs import glyphs as glyphs
 from coprefl_flwr.data.glyphs import glyphs_in_domains as glyphs_in_domains
 from coprefl_flwr.data.partition import SCHEMES as SCHEMES

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.dataset import Dataset, make_dataset
+from coprefl_flwr.data.fractals import fractals
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.hugging_face import HUGGING_FACE, files_of, read_hugging_face
 from coprefl_flwr.data.npz import read_npz
@@ -21,7 +22,7 @@ from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
 
 _FACTS = yaml.safe_load(Path(__file__).with_name("torchvision.yaml").read_text(encoding="utf-8"))
-_EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
+_EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains, "fractals": fractals}
 _NAMES = (*_EMBEDDED, *_FACTS["files"])
 
 
@@ -41,11 +42,11 @@ def load_dataset(
 
     Parameters
     ----------
-    name : the name of an embedded dataset: "glyphs", or "glyphs:domains" (7 of its classes in 4
-        styles, which are the domains); of a torchvision dataset: CIFAR10, CIFAR100, EMNIST:byclass,
-        FashionMNIST, KMNIST, MNIST, QMNIST, SVHN, USPS, or "CIFAR100:coarse" (CIFAR-100 with its 20
-        superclasses as labels); or the path of
-        an .npz file; "PATH.npz:NAME" reads the labels from the file's array NAME;
+    name : the name of an embedded dataset: "glyphs", "glyphs:domains" (7 of its classes in 4
+        styles, which are the domains), or "fractals" (1,000 classes);
+        of a torchvision dataset: CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST,
+        QMNIST, SVHN, USPS, or "CIFAR100:coarse" (CIFAR-100 with its 20 superclasses as labels);
+        or the path of an .npz file; "PATH.npz:NAME" reads the labels from the file's array NAME;
         or "hf:NAME" for a dataset of the Hugging Face Hub, or "hf:FOLDER" for a folder written by
         `save_to_disk`. Options may follow, as in "hf:cifar100:label=fine_label,image=img": the
         columns `label`, `image`, `groups` (writers) and `domains`, and `name`, the name of a

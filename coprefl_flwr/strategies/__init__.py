@@ -17,6 +17,8 @@ from coprefl_flwr.strategies.fedadam import FedAdam as FedAdam
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
 from coprefl_flwr.strategies.fedavgm import FedAvgM as FedAvgM
 from coprefl_flwr.strategies.fedbabu import FedBABU as FedBABU
+from coprefl_flwr.strategies.fedcgs import FedCGS as FedCGS
+from coprefl_flwr.strategies.fedcof import FedCOF as FedCOF
 from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
 from coprefl_flwr.strategies.fedetf import FedETF as FedETF
 from coprefl_flwr.strategies.fedmeta import FedMeta as FedMeta

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies.linear_head import LinearHead
 
 
@@ -20,10 +19,9 @@ class NCM(LinearHead):
     """
 
     name = "ncm"
+    needs_bias = True
 
     def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return the class means as weights, and minus half their squared norms as biases."""
-        if not self.head.bias:
-            raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; use ridge")
         means = totals["sums"] / np.maximum(totals["counts"], 1)[:, None]
         return means, -0.5 * np.square(means).sum(axis=1)

@@ -108,7 +108,8 @@ class TaskSettings(Checked):
     head: Method = option(
         FRESH,
         "last layer at the start of a task: `fresh` (random), `keep` (pre-trained, of the same "
-        "classes), or computed from features in an extra round 0: `ncm`, `ridge`, module:NAME",
+        "classes), or computed from features in an extra round 0: `ncm`, `ridge`, `fedcgs`, "
+        "`fedcof`, module:NAME",
     )
     diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(

@@ -22,7 +22,10 @@ from coprefl_flwr.report.statistics import paired
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.report.variance import more_draws, variance_parts
 
-SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
+SETTINGS = (
+    *("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs"),
+    "disjoint-classes",
+)
 RANDOM, SEES_ALL = "random", "centralised"
 BENCH, FRESH, HEADS = "startbench", "fresh", ("ncm", "ridge")
 SEARCHES = ("tune", "tune-scaffold")  # a later search replaces the choice of an earlier one
@@ -170,8 +173,12 @@ def measured(
         values = values if failed else with_all_starts(values)
         tasks = of(FRESH)[of(FRESH)["metric"] == "accuracy"].rename(columns={"value": "accuracy"})
         guessing = 100 / int(recipe.settings["task-classes"][0])
+        known = {row for row, _ in values} | tables.named_rows(stored, name, FRESH)
+        rows = [one.label for one in recipe.rows if one.label in known]
+        if more := [one.label for one in recipe.rows if one.label not in known]:
+            missing.append(f"{title}: {listed(more)}")
         setting = Setting(
-            title, recipe.reference, [one.label for one in recipe.rows],
+            title, recipe.reference, rows,
             without_failures(values, guessing + LEARNT * (100 - guessing)),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds, tasks,

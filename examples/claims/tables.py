@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +38,8 @@ MADE = {
 class Stored(NamedTuple):
     """The results of a run."""
 
-    # Recipe, protocol, hash of the settings, the keys of MADE, number of failed runs, and the
-    # trials of a search.
+    # Recipe, protocol, rows, hash of the settings, the keys of MADE, number of failed runs, and the
+    # trials of a search. Tables stored before 28 November 2026 have no rows.
     about: dict[str, Any]
     rows: pd.DataFrame  # the columns of KEY, and value
 
@@ -70,6 +70,7 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
             continue
         made = dict(cells_of(read_text(report / "provenance.md").partition("\n## Settings")[0]))
         about = {"recipe": name, "protocol": protocol or UNNAMED, "settings": hashed(run)}
+        about["rows"] = labels_of(run)
         about |= {key: made.get(line, "") for key, line in MADE.items()}
         trials = [
             cells
@@ -86,8 +87,9 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
 
 def left_out(file: Path, run: Mapping[str, Any], path: Path, protocol: str) -> str:
     """Return why a run does not match a recipe and its protocol, or has no report; or ""."""
+    here = settings_of(run)
     try:
-        here, there = settings_of(run), settings_of(read_recipe(path, protocol=protocol).effective)
+        there = settings_of(read_recipe(path, protocol=protocol).effective, labels_of(run))
     except SettingsError as error:  # The recipe no longer has this protocol.
         return str(error)
     other = [key for key in here | there if here.get(key) != there.get(key)]
@@ -99,17 +101,39 @@ def left_out(file: Path, run: Mapping[str, Any], path: Path, protocol: str) -> s
     return ""
 
 
-def settings_of(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return all settings that affect a recipe's results except the seeds, without folder names."""
+def labels_of(recipe: Mapping[str, Any]) -> list[str]:
+    """Return the labels of a recipe's rows."""
+    return [one if isinstance(one, str) else next(iter(one)) for one in recipe["methods"]]
+
+
+def settings_of(recipe: Mapping[str, Any], rows: Sequence[str] | None = None) -> dict[str, str]:
+    """Return all settings that affect a recipe's results except the seeds, without folder names.
+
+    `rows` are the only rows that count; None: all.
+    """
     keys = ("scale", "methods", "search", "select", "search-by")
     given = recipe["settings"] | {key: recipe[key] for key in keys if key in recipe}
+    if rows is not None:
+        labelled = zip(labels_of(recipe), recipe["methods"], strict=True)
+        given["methods"] = [one for label, one in labelled if label in rows]
     texts = {key: json.dumps(given[key], sort_keys=True) for key in given if key != "data-dir"}
     return {key: re.sub(r'[^\s":]*/', "", text) for key, text in texts.items()}
 
 
-def hashed(recipe: Mapping[str, Any]) -> str:
-    """Return the first 16 digits of the SHA-256 of a recipe's settings."""
-    return hashlib.sha256(json.dumps(sorted(settings_of(recipe).items())).encode()).hexdigest()[:16]
+def hashed(recipe: Mapping[str, Any], rows: Sequence[str] | None = None) -> str:
+    """Return the first 16 digits of the SHA-256 of a recipe's settings, with only these `rows`."""
+    settings = json.dumps(sorted(settings_of(recipe, rows).items()))
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+
+def is_of(about: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Return whether the rows of a stored table still have the same settings in a recipe.
+
+    The recipe may have further rows. If the table does not name its rows, these come after them.
+    """
+    now = labels_of(recipe)
+    rows = [about["rows"]] if "rows" in about else [now[:n] for n in range(len(now), 0, -1)]
+    return any(hashed(recipe, one) == about["settings"] for one in rows)
 
 
 def cells_of(markdown: str) -> list[list[str]]:
@@ -167,13 +191,12 @@ def of_today(tables: Mapping[str, Stored], recipes: Mapping[str, Path]) -> dict[
     found = {}
     for name, one in tables.items():
         path, protocol = recipes.get(one.about["recipe"]), one.about["protocol"]
+        protocol = "" if protocol == UNNAMED else protocol
         try:
-            now = path and hashed(
-                read_recipe(path, protocol="" if protocol == UNNAMED else protocol).effective
-            )
+            now = path and is_of(one.about, read_recipe(path, protocol=protocol).effective)
         except SettingsError:
-            now = None
-        if now == one.about["settings"]:
+            now = False
+        if now:
             found[name] = one
         else:
             say(f"table {name} is left out: its recipe has other settings now", file=sys.stderr)
@@ -186,6 +209,13 @@ def rows_of(tables: Mapping[str, Stored], recipe: str, protocol: str) -> pd.Data
     own = [t.rows for t in tables.values() if (t.about["recipe"], t.about["protocol"]) == of]
     empty = pd.DataFrame(columns=[*KEY, "value"])
     return pd.concat(own).drop_duplicates(KEY) if own else empty
+
+
+def named_rows(tables: Mapping[str, Stored], recipe: str, protocol: str) -> set[str]:
+    """Return the rows that the tables of a recipe and protocol name, also those that failed."""
+    own = [t.about for t in tables.values()]
+    own = [a for a in own if (a["recipe"], a["protocol"]) == (recipe, protocol)]
+    return {row for about in own for row in about.get("rows", ())}
 
 
 def by_seed(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,19 +1,24 @@
 """Measure every start of the package under one rule (see README.md in this folder).
 
     python examples/startbench/startbench.py [SETTING ...] [--plan] [--write-rates]
+    python examples/startbench/startbench.py --entry FILE.yaml [--check]
 
-For each SETTING (all five, if none is named) rates are chosen first, then starts are trained and
+For each SETTING (all six, if none is named) rates are chosen first, then starts are trained and
 measured. Finished work is reused: after Ctrl-C, run the same command again to continue. The command
 prints the hours first; with --plan it prints only the hours.
 
 The rates in a SETTING's recipe must be those that its protocols `tune` and `tune-scaffold` choose.
 If they are not, the command names the right rates and ends before starts are trained. --write-rates
-writes them into the recipe.
+writes them into the recipe. --rows measures only some rows of a recipe.
+
+--entry measures another start, which a YAML file names. Its rates are searched in the same
+way. With --check, it is only checked.
 """
 
 import argparse
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +26,14 @@ from pathlib import Path
 
 import yaml
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, read_text
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.recipes.listing import FAILED
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "claims"))
+import entries  # noqa: E402
 from starts import FRESH, HEADS, SEARCHES, SETTINGS  # noqa: E402
 from tables import cells_of  # noqa: E402
 
@@ -42,30 +50,39 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write-rates", action="store_true", help="write the rates that were chosen"
     )
+    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows")
+    parser.add_argument("--entry", type=Path, help="measure the start that this file names")
+    parser.add_argument("--check", action="store_true", help="only check the entry")
     asked = parser.parse_args(given)
+    if asked.entry:
+        try:
+            return measure_entry(asked)
+        except SettingsError as error:
+            parser.error(str(error))
     for name in asked.settings:
         if name not in SETTINGS:
             parser.error(f"setting '{name}': allowed are {', '.join(SETTINGS)}")
     recipes = [HERE / f"{name}.yaml" for name in asked.settings or SETTINGS]
     # The heads use the starts of `fresh` and need no training, so they cost almost nothing.
     for path, protocol in itertools.product(recipes, (*SEARCHES, FRESH)):
-        if status := coprefl("plan", path, protocol, []):
+        changes = entries.only(path, protocol, asked.rows)
+        if changes is not None and (status := coprefl("plan", path, protocol, changes)):
             return status
     for path in [] if asked.plan else recipes:
         rates: dict[str, dict[str, float]] = {}
         for protocol in PROTOCOLS:
-            out = asked.outputs / f"startbench-{path.stem}-{protocol}"
-            options = ["--workers", asked.workers, "--out", str(out)]
-            status = coprefl("run", path, protocol, options)
-            # If the training of a run diverges, only this run fails; the others are used.
-            if status and not (status == 1 and failed_runs(out)):
+            changes = entries.only(path, protocol, asked.rows)
+            if changes is None:
+                continue
+            out, status = run(asked, path, protocol, changes, asked.rows)
+            if status:
                 return status
             if protocol in SEARCHES:
                 rates |= chosen(out)
                 wrong = []
                 if asked.write_rates:
                     wrong = set_rates(path, rates)
-                elif protocol == SEARCHES[-1]:
+                elif protocol == SEARCHES[-1] or asked.rows:
                     wrong = unlike(path, rates)
                 if wrong:
                     print("\n".join(wrong), file=sys.stderr)
@@ -73,10 +90,51 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
+def measure_entry(asked: argparse.Namespace) -> int:
+    """Check an entry and, unless only this was asked for, measure it; return the exit status."""
+    entry = entries.read_entry(asked.entry, SETTINGS)
+    paths = [HERE / f"{name}.yaml" for name in asked.settings or entry.settings]
+    entries.check_code(entry)
+    for path in paths:
+        print(f"{path.stem}: {entry.name}: its gradients are {entries.check(path, entry)}")
+    for path in [] if asked.check else paths:
+        values: dict[str, float] = {}
+        if entry.search:
+            changes = entries.changes(path, entry, None)
+            out, status = run(asked, path, SEARCHES[0], changes, [entry.name])
+            if status or not (values := chosen(out).get(entry.name, {})):
+                return status or 1
+        for protocol in (FRESH, *HEADS):
+            changes = entries.changes(path, entry, values)
+            _, status = run(asked, path, protocol, changes, [entry.name])
+            if status:
+                return status
+    return 0
+
+
+def run(
+    asked: argparse.Namespace,
+    path: Path,
+    protocol: str,
+    changes: Sequence[str],
+    rows: Sequence[str],
+) -> tuple[Path, int]:
+    """Run a protocol of a recipe; return the folder of the results, and the exit status.
+
+    If the training of a run diverges, only this run fails: the others are used, and the status is
+    0. `rows` are in the folder's name.
+    """
+    name = "-".join(["startbench", path.stem, protocol, *rows])
+    out = asked.outputs / folder_of(name)
+    options = [*changes, "--workers", asked.workers, "--out", str(out)]
+    status = coprefl("run", path, protocol, options)
+    return out, 0 if status == 1 and failed_runs(out) else status
+
+
 def coprefl(verb: str, path: Path, protocol: str, options: Sequence[str]) -> int:
     """Run the command on one protocol of a recipe; return its exit status."""
     command = ["coprefl", verb, str(path), "--protocol", protocol, *options]
-    print(" ".join(command), flush=True)
+    print(shlex.join(command), flush=True)
     return subprocess.run(command, check=False).returncode
 
 

@@ -13,7 +13,7 @@ from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "startbench"
 sys.path.append(str(FOLDER))
-startbench = importlib.import_module("startbench")
+startbench, tables = map(importlib.import_module, ("startbench", "tables"))
 
 
 @pytest.mark.parametrize("name", startbench.SETTINGS)
@@ -36,3 +36,17 @@ def test_every_start_computes_equally_many_gradients():
     found = {name: cost(run.main).gradients for name, run in runs.items() if name != "random"}
     assert len(found) == 10
     assert all(one == pytest.approx(found["fedavg"], rel=0.03) for one in found.values())
+
+
+def test_stored_table_stays_valid_when_its_recipe_gets_further_rows():
+    recipe = dict(read_recipe(FOLDER / "glyphs.yaml", protocol="fresh").effective)
+    rows = tables.labels_of(recipe)
+    more = recipe | {"methods": [*recipe["methods"], {"new": {"method": "fedavg"}}]}
+    other = recipe | {"methods": [recipe["methods"][0], {"fedavg": {"learning-rate": 9.0}}]}
+    older = {"settings": tables.hashed(recipe)}
+    assert tables.is_of(older, more)
+    assert tables.is_of(older | {"rows": rows}, more)
+    assert not tables.is_of(older, other)
+    of_new = {"settings": tables.hashed(more, ["fedavg", "new"]), "rows": ["fedavg", "new"]}
+    assert tables.is_of(of_new, more)
+    assert not tables.is_of(of_new, recipe)

@@ -101,9 +101,15 @@ BY_HAND = {
     "fedpcl": ({}, 0.0, 71),
     "fedproto": ({}, 0.0, 71),
     "solo": ({}, 0.0, 71),
+    "fedcgs": ({}, 0.0, 0),
+    "fedcof": ({}, 0.0, 0),
     "ncm": ({}, 0.0, 0),
     "ridge": ({}, 0.0, 0),
 }
+
+
+FORWARDS = ("qffl", "fedproto", "fedpcl", "fedcgs", "fedcof", "ncm", "ridge")
+"""The methods whose clients process their samples once more than for the steps."""
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -118,21 +124,11 @@ def test_budget_of_a_round_of_every_method_by_hand(name):
     ("name", "forwards"),
     # 2 x 19.5 is the mean number of samples of two clients. In MOON, two other models process the
     # 71 samples of the steps. FRL computes prototypes of both support sets in three rounds.
-    [
-        *(
-            ("qffl", 39),
-            ("fedproto", 39),
-            ("fedpcl", 39),
-            ("ncm", 39),
-            ("ridge", 39),
-            ("moon", 142),
-        ),
-        ("frl", 3 * 2 * 15.25),
-    ],
+    [("moon", 142), ("frl", 3 * 2 * 15.25), *((name, 39) for name in FORWARDS)],
 )
 def test_forward_passes_without_gradients_are_counted_separately(name, forwards):
     assert budget(name).forwards == forwards
-    others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "frl", "ncm", "ridge", "moon"}
+    others = BY_HAND.keys() - {"moon", "frl", *FORWARDS}
     assert {budget(other, **BY_HAND[other][0]).forwards for other in others} == {0}
 
 

@@ -8,7 +8,15 @@ import pytest
 import coprefl_flwr.strategies
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
-VARIANTS = {"coprefl_std.py", "fedbabu.py", "fedyogi.py", "ncm.py", "ridge.py"}
+VARIANTS = {
+    "coprefl_std.py",
+    "fedbabu.py",
+    "fedcgs.py",
+    "fedcof.py",
+    "fedyogi.py",
+    "ncm.py",
+    "ridge.py",
+}
 """Files of methods that change one line in the round of another method."""
 INFRASTRUCTURE = {"__init__"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)

@@ -7,7 +7,7 @@ import torch
 from coprefl_flwr.clients import FeaturesClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import HeadLayer
-from coprefl_flwr.strategies import NCM, Ridge
+from coprefl_flwr.strategies import NCM, FedCGS, FedCOF, Ridge
 from tests.common.by_hand import assert_equal, run_on
 from tests.common.federation import HOSTINGS, Federation
 from tests.common.networks import CLASSES
@@ -70,7 +70,67 @@ def ncm_by_hand(z, labels):
     return {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
 
 
-@pytest.mark.parametrize("kind", [NCM, Ridge])
+@pytest.mark.parametrize("hosting", NODES)
+def test_fedcgs_compares_densities_of_gaussians(federation, hosting):
+    """The layer's outputs are log(N_c / N) + log N(z; m_c, S), except for what classes share.
+
+    S is the covariance of all z.
+    """
+    z, labels = pooled(federation)
+    arrays = after_one_round(federation, FedCGS(head=LAYER, shrinkage=0.1), hosting)
+    inverse = np.linalg.inv(np.cov(z.T) + 0.1 * np.eye(z.shape[1]))
+    means = ncm_by_hand(z, labels)["5.weight"]
+    distances = np.einsum("ncd,de,nce->nc", z[:, None] - means, inverse, z[:, None] - means)
+    expected = np.log(np.bincount(labels) / len(z)) - distances / 2
+    outputs = z @ arrays["5.weight"].T + arrays["5.bias"]
+    shared = (outputs - expected)[:, :1]
+    assert np.allclose(outputs, expected + shared, rtol=0, atol=1e-9)
+    assert np.allclose(shared[:, 0], np.einsum("nd,de,ne->n", z, inverse, z) / 2, atol=1e-9)
+
+
+def test_fedcgs_gives_no_weight_to_directions_without_variance(federation):
+    """The covariance is singular if a feature is constant, as those of a dead ReLU are."""
+    z, labels = pooled(federation)
+    sums = np.stack([z[labels == c].sum(axis=0) for c in range(CLASSES)])
+    plain = {"sums": sums, "counts": np.bincount(labels), "products": z.T @ z}
+    z = np.hstack([z, np.full((len(z), 1), 3.0)])
+    sums = np.stack([z[labels == c].sum(axis=0) for c in range(CLASSES)])
+    constant = {"sums": sums, "counts": np.bincount(labels), "products": z.T @ z}
+    (rows, bias), (more, other) = map(FedCGS(head=LAYER).layer, (plain, constant))
+    assert np.allclose(more, np.pad(rows, ((0, 0), (0, 1))), atol=1e-9)
+    assert np.allclose(bias, other, atol=1e-9)
+
+
+def fedcof_by_hand(federation, shrinkage):
+    """Return FedCOF's layer from each client's features; the class of row 2 has one client."""
+    parts = []
+    for client in range(4):
+        inputs, labels = federation.whole(client)
+        parts += [(federation.model.eval()[:-1](inputs).detach().numpy(), labels.numpy())]
+    z, y = map(np.concatenate, zip(*parts, strict=True))
+    gram = len(z) * np.outer(z.mean(axis=0), z.mean(axis=0))
+    for c in range(CLASSES):
+        own = [features[labels == c] for features, labels in parts if (labels == c).any()]
+        spread = shrinkage * np.eye(z.shape[1])
+        for one in own:
+            deviation = one.mean(axis=0) - z[y == c].mean(axis=0)
+            spread += len(one) * np.outer(deviation, deviation) / max(len(own) - 1, 1)
+        gram += (np.sum(y == c) - 1) * spread
+    rows = np.linalg.solve(gram, np.stack([z[y == c].sum(axis=0) for c in range(CLASSES)]).T).T
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"5.weight": rows, "5.bias": np.zeros(CLASSES)}
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_fedcof_estimates_covariances_from_class_means(federation, hosting):
+    for client in (1, 2, 3):  # Only client 0 has samples of class 2.
+        samples = federation.samples[client]
+        federation.samples[client] = samples.take(np.flatnonzero(samples.labels != 2))
+    arrays = after_one_round(federation, FedCOF(head=LAYER, shrinkage=0.3), hosting)
+    assert_equal(arrays, federation.arrays() | fedcof_by_hand(federation, 0.3), 1e-9)
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge, FedCGS, FedCOF])
 def test_class_without_samples_keeps_its_row(federation, kind):
     for client, samples in enumerate(federation.samples):
         federation.samples[client] = samples.take(np.flatnonzero(samples.labels != 1))
@@ -80,7 +140,7 @@ def test_class_without_samples_keeps_its_row(federation, kind):
         assert (arrays[name][0] != federation.arrays()[name][0]).any()
 
 
-@pytest.mark.parametrize("kind", [NCM, Ridge])
+@pytest.mark.parametrize("kind", [NCM, Ridge, FedCGS, FedCOF])
 def test_logit_scale_multiplies_the_layer(federation, kind):
     plain = after_one_round(federation, kind(head=LAYER), "1")
     double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
@@ -88,7 +148,8 @@ def test_logit_scale_multiplies_the_layer(federation, kind):
         assert np.allclose(double[name], 2 * plain[name], rtol=1e-12, atol=0)
 
 
-def test_ncm_needs_a_bias(federation):
-    strategy = NCM(head=HeadLayer("5", "5.weight"), max_failed_rounds=1)
+@pytest.mark.parametrize("kind", [NCM, FedCGS])
+def test_class_means_need_a_bias(federation, kind):
+    strategy = kind(head=HeadLayer("5", "5.weight"), max_failed_rounds=1)
     with pytest.raises(SettingsError, match="the layer 5 has no bias"):
         after_one_round(federation, strategy, "1")
