@@ -31,10 +31,10 @@ class DatasetSettings:
 
     dataset: str = option(
         "glyphs",
-        "`glyphs`, `glyphs:domains` (7 classes in 4 styles, the domains), `fractals`, a torchvision "
-        "name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: its labels NAME), `hf:NAME` or "
-        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or your own "
-        "function, as module:NAME or file.py:NAME",
+        "`glyphs`, `glyphs:domains` (7 classes in 4 styles, the domains), `fractals`, a "
+        "torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: its labels NAME), "
+        "`hf:NAME` or `hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or "
+        "your own function, as module:NAME or file.py:NAME",
     )
     data_dir: str = option(
         "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
