@@ -168,6 +168,7 @@ chaos: install
 
 benchmarks: install
 	python -m benchmarks
+	python -m benchmarks.adapters
 	python -m benchmarks.beside
 	python -m benchmarks.scale
 

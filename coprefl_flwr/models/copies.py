@@ -52,6 +52,20 @@ def copied(
             raise SettingsError(f"{what} {why}") from error
 
 
+def sharing_base(network: nn.Module, what: str = "the network") -> Any:
+    """Return a copy of a network that shares the memory of its frozen weights.
+
+    A network of many frozen weights, such as a model with adapters, is copied several times in a
+    run, which never writes into them.
+    """
+    memo = dict[int, Any]()
+    for weight in network.parameters():
+        if type(weight) is nn.Parameter and weight.is_leaf and not weight.requires_grad:
+            shared = memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+            shared.__dict__.update(weight.__dict__)
+    return copied(network, what, memo)
+
+
 class _Values(TorchFunctionMode):
     """A context in which `copy.deepcopy` copies computed tensors, which it otherwise refuses."""
 

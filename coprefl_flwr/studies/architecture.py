@@ -27,7 +27,7 @@ from coprefl_flwr.models import (
 )
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
-from coprefl_flwr.models.copies import copied, unwrapped
+from coprefl_flwr.models.copies import sharing_base, unwrapped
 from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
@@ -253,14 +253,14 @@ def checked_network(what: str, network: Any, example: str) -> nn.Module:
         raise wrong_type(what, network, "a network, an nn.Module", example)
     inner = unwrapped(network)
     check_weights(inner, what)
-    copied(network, what)
+    sharing_base(network, what)
     return inner
 
 
 def copies_of(network: nn.Module) -> Factory:
     """Return a function that copies a network to the CPU; it ignores the number of classes."""
-    original = copied(network).cpu()
-    return lambda _: copied(original)
+    original = sharing_base(network).cpu()
+    return lambda _: sharing_base(original)
 
 
 def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Factory:
@@ -271,14 +271,14 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
-    original = copied(network).cpu()
+    original = sharing_base(network).cpu()
     outputs = _outputs(original, what, samples)[0].shape[-1:].numel()
     name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
     extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
 
     def make(classes: int) -> nn.Module:
-        changed, bias = copied(original), last.bias is not None
+        changed, bias = sharing_base(original), last.bias is not None
         old = changed.get_submodule(name)
         new = nn.Linear(last.in_features, classes + extra, bias, dtype=last.weight.dtype)
         # A layer may have several names, such as "classifier" and "net.3".

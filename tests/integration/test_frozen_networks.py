@@ -15,6 +15,7 @@ import torch
 from flwr.app import ConfigRecord
 from flwr.common.serde import message_to_proto
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr import seeds
@@ -496,3 +497,19 @@ def test_wrong_setting_is_refused_before_any_work(tiny_settings, changes, line):
 
 def all_frozen(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(36, classes)).requires_grad_(False)
+
+
+def test_clients_share_the_memory_of_the_frozen_weights_but_the_start_has_its_own(monkeypatch):
+    """A user may merge adapters into the weights of a start, which changes them in place."""
+    network, placed = frozen_body(), set[int]()
+    init = TorchClient.__init__
+
+    def recorded(self, model, *arguments, **options):
+        placed.add(model[2][0].weight.data_ptr())
+        init(self, model, *arguments, **options)
+
+    monkeypatch.setattr(TorchClient, "__init__", recorded)
+    data = TensorDataset(torch.rand(40, 1, 4, 4), torch.arange(40) % CLASSES)
+    start = cp.pretrain("fedavg", network, cp.partition(data, 2, "iid"), 1, quiet=True)
+    assert placed == {network[2][0].weight.data_ptr()}
+    assert start[2][0].weight.data_ptr() not in placed

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune, spectral_norm, weight_norm
 
-from coprefl_flwr.models.copies import copied, named_as, unwrapped
+from coprefl_flwr.models.copies import copied, named_as, sharing_base, unwrapped
 from tests.common.checks import refusal
 
 INPUTS = torch.linspace(-1, 1, 12).reshape(2, 6)
@@ -68,6 +68,19 @@ def test_network_that_cannot_be_copied_is_refused():
     line = refusal(copied, network, "model")
     assert line.startswith("model cannot be copied by copy.deepcopy (TypeError: cannot pickle")
     assert line.endswith("; define __deepcopy__")
+
+
+def test_copy_shares_the_memory_of_frozen_weights_alone():
+    network = layers()
+    network[0].requires_grad_(False)
+    network[0].weight.kind = "given"
+    copy = sharing_base(network)
+    pairs = [*zip(network.parameters(), copy.parameters(), strict=True)]
+    assert [one.data_ptr() == other.data_ptr() for one, other in pairs] == [True] * 2 + [False] * 2
+    assert [other.requires_grad for _, other in pairs] == [False] * 2 + [True] * 2
+    assert copy[0].weight.kind == "given"
+    copy.double()  # As a move to another device, it must not reach the original.
+    assert network[0].weight.dtype == torch.float32
 
 
 def test_wrappers_are_looked_through():
