@@ -123,7 +123,7 @@ def test_client_arguments_after_the_samples_are_keyword_only(federation, client_
     An earlier version took a LocalTraining in third place as test samples, and trained with the
     default settings.
     """
-    assert len(EVERY_CLIENT) == 17
+    assert len(EVERY_CLIENT) == 18
     with pytest.raises(TypeError, match="positional arguments"):
         client_class(federation.model, federation.samples[0], LocalTraining())
     model, train, *others = inspect.signature(client_class).parameters.values()
