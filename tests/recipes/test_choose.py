@@ -115,6 +115,8 @@ def test_searched_values_are_chosen_before(recipe_of, store, tmp_path):
         chosen = choose_recipe(recipe, store, make, tmp_path / "out")
     assert set(chosen.table.index) == {"random", "fedprox"}
     assert any(store.done(run.study.stages) for run in searched)
+    assert chosen.left[-2].startswith("Values that the search chose: `fedprox` mu=0.")
+    assert chosen.left[-1].startswith("Rounds that were run after the search: ")
 
 
 def test_value_that_diverges_on_a_validation_draw_is_out(recipe_of, store, tmp_path):
@@ -204,6 +206,14 @@ def test_command_writes_and_repeats(tiny_images, tmp_path, capsys):
         ({"choose": {"budget": "an hour"}}, "5000 rounds"),
         ({"settings": {"tasks": 0}}, "tasks"),
         ({"settings": {"participants": [2, 3]}}, "participants: one value"),
+        (
+            {
+                "seeds": [98],
+                "methods": ["random", {"fedprox": {"mu": [0.1, 0.2]}}],
+                "reference": "random",
+            },
+            "validation-seed = 100, 101: the draws have the seeds 98 to 103",
+        ),
     ],
 )
 def test_wrong_choices_are_refused_in_one_line(keys, named, tiny_images, refused):

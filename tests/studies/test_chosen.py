@@ -30,7 +30,7 @@ def chosen(
 ):
     made = Choice((), finalists, tuple(names), range(4), found=found, dropped=dropped)
     both = report(names, costs, **changes), report(tuple(VALUES), costs | {"c": 0})
-    return chosen_of(made, *both, problems or {}, {"a": 1200, "b": 30})
+    return chosen_of(made, *both, problems or {}, {"a": 1200, "b": 30}, {})
 
 
 def test_difference_that_was_found() -> None:
