@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import nn
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.report import Comparison, Report, figures, write_report
 from coprefl_flwr.report.answer import half_interval, power
@@ -74,9 +75,13 @@ class Chosen:
         return table.reindex(every).assign(**{"rounds-run": pd.Series(self.spent)})
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Return a figure of the differences from the chosen start; also save it to `path`."""
+        """Return a figure of the differences from the chosen start; also save it to `path`.
+
+        Raises a SettingsError if it is the only start whose training succeeded.
+        """
         drawn = differences(self.comparisons.comparisons[0].against(self.name))
-        assert drawn  # There are two rows.
+        if not drawn:
+            raise SettingsError(f"{self.name} is the only finalist: it is compared with none")
         if path is not None:
             figures.save(drawn[0], expanded(path))
         return drawn[0]
