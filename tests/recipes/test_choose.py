@@ -119,6 +119,18 @@ def test_searched_values_are_chosen_before(recipe_of, store, tmp_path):
     assert chosen.left[-1].startswith("Rounds that were run after the search: ")
 
 
+def test_search_has_the_classes_of_the_draws(recipe_of):
+    settings = {"pretraining-classes": "list:0,1", "downstream-classes": "list:3,4"}
+    recipe = recipe_of(
+        methods=["random", {"fedprox": {"mu": [0.1, 0.2]}}], reference="random", settings=settings
+    )
+    of_runs = [run.settings for run in check_choice(recipe)]
+    assert {run.draw for run in of_runs} == {0, 100, 101}
+    assert {(run.pretraining_classes, run.downstream_classes) for run in of_runs} == {
+        ("list:0,1", "list:3,4")
+    }
+
+
 def test_value_that_diverges_on_a_validation_draw_is_out(recipe_of, store, tmp_path):
     """Of two values, the better one diverges on the second of the two validation draws."""
     recipe = recipe_of(methods=["random", {"fedprox": {"mu": [0.1, 0.2]}}], reference="random")
