@@ -189,7 +189,7 @@ def read_budget(budget: str) -> tuple[float, bool]:
     The second value says whether it is a time.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour|round)s?", budget.strip())
-    if not match:
+    if not match or not float(match[1]):
         allowed = '"30 minutes", "2 hours" or "5000 rounds"'
         raise SettingsError(f"budget = {budget!r}: write {allowed}", "budget")
     return float(match[1]) * UNITS[match[2]], match[2] != "round"
