@@ -198,7 +198,11 @@ def _named(candidates: Any) -> dict[str, Candidate]:
     if isinstance(candidates, str) or not isinstance(candidates, Sequence):
         needed = "a mapping of names to candidates, or a list of methods"
         raise wrong_type("candidates", candidates, needed, '["fedavg", "coprefl:gamma=0.5"]')
-    return {one if isinstance(one, str) else type(one).__name__: one for one in candidates}
+    names = [one if isinstance(one, str) else type(one).__name__ for one in candidates]
+    if twice := [name for name in names if names.count(name) > 1]:
+        how = f"{{'first {twice[0]}': ..., 'second {twice[0]}': ...}}"
+        raise SettingsError(f"candidates: several are named {twice[0]}: name them, as in {how}")
+    return dict(zip(names, candidates, strict=True))
 
 
 NOT_OF_RUNS = ("network", "seed")

@@ -7,6 +7,7 @@ from torch.nn.functional import normalize
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import outputs_of
 
 
 class FedETFClient(TorchClient):
@@ -47,9 +48,9 @@ class FrameClassifier(nn.Module):
         self.network, self.labels = network, labels
         self.temperature = nn.Parameter(like.new_tensor(temperature))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the class scores, (b, C)."""
-        v = normalize(self.network(inputs))
+        v = normalize(outputs_of(self.network, named or inputs))
         classes = v.shape[1]
         scale = self.temperature * (classes / (classes - 1)) ** 0.5
         counts = torch.bincount(self.labels, minlength=classes).clamp(min=1).to(v)

@@ -80,7 +80,7 @@ class Candidates(ABC):
         if not is_time:
             self._draws_within(rounds, len(self.rows), screens=True)
         self.failed |= run_rows([row for row in self.rows if row.searched], self.store, self.make)
-        lost = list[choice.Dropped]()
+        lost, values = list[choice.Dropped](), dict[str, str]()
         for row in self.rows:
             for trial in row.shown(self.store):
                 if trial is None:
@@ -88,6 +88,7 @@ class Candidates(ABC):
                     lost.append(choice.Dropped(row.label, 0, failed=True))
                     continue
                 ending = f":{trial.chosen}" * bool(not row.searched and trial.chosen)
+                values |= {row.label: trial.chosen} if row.searched else {}
                 fixed = RecipeRow(f"{row.label}{ending}", trial.method, {}, row.row.role)
                 self.candidates[fixed.label] = replace(row, row=fixed)
         made = self._choice(list(self.candidates)) if self.candidates else choice.Choice(())
@@ -98,7 +99,8 @@ class Candidates(ABC):
         first = [[Cell(name, draw) for draw in range(FIRST)] for name in self.candidates]
         whole = [cells[0].candidate for cells in first if {*cells} <= self.scores.keys()]
         spent = {name: sum(stages.values()) for name, stages in self.made.items()}
-        return chosen_of(made, compared, self.report(whole, range(FIRST)), self.problems, spent)
+        selected = self.report(whole, range(FIRST))
+        return chosen_of(made, compared, selected, self.problems, spent, values)
 
     def _choice(self, names: Sequence[str]) -> choice.Choice:
         """Make runs until the choice among these candidates is made."""
@@ -176,13 +178,19 @@ def check_choice(recipe: Recipe) -> list[Run]:
             raise SettingsError("choose: needs two methods or more", "methods")
         if recipe.choose.budget:
             choice.read_budget(recipe.choose.budget)
+        first, validation = _first(recipe), rows[0].recipe.validation_seed
+        last = first + recipe.choose.draws - 1
+        if any(row.searched for row in rows) and any(first <= seed <= last for seed in validation):
+            problem = f"validation-seed = {', '.join(map(str, validation))}: the draws have the"
+            raise SettingsError(f"{problem} seeds {first} to {last}", "validation-seed", "seeds")
     runs = list[Run]()
     for row in rows:
         with recipe.placing(row.row):
             for trial in row.trials():
-                runs += [*row.short_runs(trial), *row.selection_runs(trial), *row.reported(trial)]
-            for run in runs:
-                run.study.check()
+                own = [*row.short_runs(trial), *row.selection_runs(trial), *row.reported(trial)]
+                for run in own:
+                    run.study.check()
+                runs += own
     return runs
 
 

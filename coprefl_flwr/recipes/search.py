@@ -171,8 +171,8 @@ class TableRow(SearchedRow[Run]):
         if not self.of_choice:
             classes = ",".join(map(str, self.validation_classes))
             config["downstream-classes"] = f"list:{classes}"
-        if not config.get("task-dataset"):
-            config["pretraining-classes"] = ""  # All classes that the tasks do not have.
+            if not config.get("task-dataset"):
+                config["pretraining-classes"] = ""  # All classes that the tasks do not have.
         return [self._run(config, trial, seed) for seed in self.recipe.validation_seed]
 
     @functools.cached_property

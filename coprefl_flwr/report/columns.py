@@ -99,7 +99,7 @@ _UNKNOWN_LOSS = "set start-loss = true to measure it; not finite after a diverge
 _NOT_STOPPED = "keep is not set, or the initial model was not trained"
 _STEP_SIZES = "the sum of the learning rates of all steps that move the global model"
 _GRADIENTS = "gradients of one sample's loss, over all clients and the server"
-_UNKNOWN_COST = "the method does not state its cost"
+_UNKNOWN_COST = "its cost is not known"
 
 COLUMNS = {
     "accuracy": ColumnSpec("Accuracy %"),

@@ -20,6 +20,7 @@ class FedETF(RoundStrategy):
     )
 
     name = "fedetf"
+    means_models = True
     client = "coprefl_flwr.clients:FedETFClient"
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:

@@ -18,12 +18,16 @@ class Schedule(RoundStrategy):
 
     `phases` is a list of (strategy, number of rounds). The last phase lasts until the run ends.
     Each phase has its own number of participants. All other options of the run are taken from the
-    first phase.
+    first phase, but `average_window` and `average_decay` from the last one, whose mean it is.
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
-        first, _ = phases[0]
-        super().__init__(**of_run(first))
+        (first, _), (last, _) = phases[0], phases[-1]
+        averages = {name: getattr(last, name) for name in ("average_window", "average_decay")}
+        super().__init__(**(of_run(first) | averages))
+        for name, value in averages.items():
+            if getattr(first, name) not in (None, value):
+                raise SettingsError(f"{name}: the mean is that of the last phase; set it there")
         for strategy, rounds in phases:
             if isinstance(strategy, Schedule):
                 raise SettingsError("a phase is one strategy, no Schedule")

@@ -72,7 +72,7 @@ class Choice:
     ----------
     cells : the cells to compute next, in order of draws; empty if the choice is made
     finalists : the better and the other finalist; one if all others failed
-    names : the finalists, and the reference if it was run on the draws that compare them
+    names : the finalists, and the reference, without those that failed
     compared : the draws that compared the finalists
     difference : of the finalists, the better one minus the other, over these draws
     found : whether the test finds this difference
@@ -130,23 +130,25 @@ def choose(
             keep(_screened(_of(scores, alive, [0], screens)), kept(len(candidates), SCREENED))
         for more, most in ((FIRST, kept(len(candidates))), (SECOND, 2)):
             done += more
-            if len(alive) > 1:
+            if alive:
                 keep(_of(scores, alive, range(done)).mean(axis=1), most)
-        names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
         if len(alive) < 2:
-            return Choice((), tuple(alive), names, dropped=tuple(dropped))
+            return Choice((), tuple(alive), tuple(alive), dropped=tuple(dropped))
+        lost = [left.candidate for left in dropped if left.failed]
+        names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates} - {*lost})]))
         for end in (done + LOOK, draws):
             of = range(done, min(end, draws))
-            values = _of(scores, names, of)[:2]
-            difference, p = paired(*values)
-            if end < draws and (p < EARLY or p > HOPELESS):
+            values = _of(scores, names, of)
+            difference, p = paired(*values[:2])
+            if end < draws and not EARLY <= p <= HOPELESS:  # It is nan if a finalist failed.
                 break
     except _MissingError as missing:
         return Choice(missing.cells, dropped=tuple(dropped))
-    failed = np.isnan(values).any(axis=1)
-    if failed.any():
-        dropped += [Dropped(alive[n], of.stop, failed=True) for n in np.flatnonzero(failed)]
-        alive = [alive[n] for n in np.flatnonzero(~failed)]
+    lost = [name for name, own in zip(names, values, strict=True) if np.isnan(own).any()]
+    names = tuple(name for name in names if name not in lost)
+    if {*alive} & {*lost}:
+        dropped += [Dropped(name, of.stop, failed=True) for name in alive if name in lost]
+        alive = [name for name in alive if name not in lost]
         return Choice((), tuple(alive), names, of, dropped=tuple(dropped))
     if difference.mean < 0:
         difference, alive = difference._replace(mean=-difference.mean), alive[::-1]
@@ -187,7 +189,7 @@ def read_budget(budget: str) -> tuple[float, bool]:
     The second value says whether it is a time.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour|round)s?", budget.strip())
-    if not match:
+    if not match or not float(match[1]):
         allowed = '"30 minutes", "2 hours" or "5000 rounds"'
         raise SettingsError(f"budget = {budget!r}: write {allowed}", "budget")
     return float(match[1]) * UNITS[match[2]], match[2] != "round"

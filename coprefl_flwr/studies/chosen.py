@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import nn
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.report import Comparison, Report, figures, write_report
 from coprefl_flwr.report.answer import half_interval, power
@@ -36,13 +37,13 @@ class Chosen:
     answer : str
         The answer in one sentence.
     left : list of str
-        A sentence for each candidate that left before the comparison, or failed; and the rounds
-        that were run for each.
+        A sentence for each candidate that left before the comparison, or failed; the searched
+        values that were chosen; and the rounds that were run for each.
     comparisons : Report
         The page: the finalists and the reference on the draws that did not choose them, and all
         candidates on the first draws.
     spent : Mapping[str, int]
-        The number of rounds that were run for each candidate.
+        The number of rounds that were run for each candidate, without the search of values.
     start : nn.Module, optional
         The chosen starting model, trained on the first draw. `coprefl choose` writes its file.
     """
@@ -74,9 +75,13 @@ class Chosen:
         return table.reindex(every).assign(**{"rounds-run": pd.Series(self.spent)})
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Return a figure of the differences from the chosen start; also save it to `path`."""
+        """Return a figure of the differences from the chosen start; also save it to `path`.
+
+        Raises a SettingsError if it is the only start whose training succeeded.
+        """
         drawn = differences(self.comparisons.comparisons[0].against(self.name))
-        assert drawn  # There are two rows.
+        if not drawn:
+            raise SettingsError(f"{self.name} is the only finalist: it is compared with none")
         if path is not None:
             figures.save(drawn[0], expanded(path))
         return drawn[0]
@@ -105,12 +110,14 @@ def chosen_of(
     selected: Report,
     problems: Mapping[str, str],
     spent: Mapping[str, int],
+    values: Mapping[str, str],
 ) -> Chosen:
     """Return the answer of a choice.
 
     `compared` has the finalists and the reference on the draws that compared them, and `selected`
-    the candidates on the first draws. `problems` has the problem of each candidate that failed, and
-    `spent` the number of rounds that were run for each candidate.
+    the candidates on the first draws. `problems` has the problem of each candidate that failed,
+    `spent` the number of rounds that were run for each candidate, and `values` the chosen values of
+    each candidate with a search.
     """
     (comparison,), (first,) = compared.comparisons, selected.comparisons
     comparison = replace(comparison, name="comparison", title="Draws that compared the finalists")
@@ -123,8 +130,12 @@ def chosen_of(
         + (f"failed ({problems[dropped.candidate]})" if dropped.failed else "behind")
         for dropped in choice.dropped
     ]
+    if values:
+        each = "; ".join(f"`{start}` {chosen}" for start, chosen in values.items())
+        left.append(f"Values that the search chose: {each}.")
     each = ", ".join(f"`{start}` {rounds:,}" for start, rounds in spent.items())
-    left.append(f"Rounds that were run: {each}; {sum(spent.values()):,} in all.")
+    what = "Rounds that were run" + " after the search" * bool(values)
+    left.append(f"{what}: {each}; {sum(spent.values()):,} in all.")
     answer = f"Use `{name}`: the training of every other finalist failed."
     for second in set(choice.finalists) - {name}:
         cheaper = costs[name] < costs[second]

@@ -67,8 +67,11 @@ def test_interrupted_run_has_the_same_mean(tmp_path, name, value):
 
 
 def test_mean_of_a_schedule_is_that_of_its_last_phase():
-    phases = [(Cyclic(participants=1, average_window=20), 5), (FedAvg(), 3)]
+    phases = [(Cyclic(participants=1), 5), (FedAvg(average_window=20), 3)]
     assert_mean(run(Schedule(phases)), (6 + 7 + 8) / 3)
+    phases[0] = (Cyclic(participants=1, average_window=5), 5)
+    line = refusal(Schedule, phases)
+    assert line == "average_window: the mean is that of the last phase; set it there"
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmeta", "centralised", FedAvgM(participants=2)])

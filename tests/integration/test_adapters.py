@@ -147,6 +147,7 @@ def test_method_whose_update_is_no_mean_of_models_is_refused_before_work():
         pretrained, None, "exact", method=cp.FedAdam(participants=2)
     )
     pretrained(None, "exact", method="cyclic:rounds=1+fedavg")
+    pretrained(None, "exact", method="fedetf", rounds=1)
     line = refusal(cp.average_adapters, base(), "exact")
     assert line == (
         "average = exact: Sequential has no adapters of peft's LoRA, or not only plain ones of "

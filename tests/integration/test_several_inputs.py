@@ -65,7 +65,15 @@ def equal(one, other):
 @pytest.mark.parametrize("form", ["tuple", "dict"])
 @pytest.mark.parametrize(
     "method",
-    ["fedavg", "coprefl", "fedmeta:variant=maml", "per-fedavg:variant=hf", "moon", "qffl:q=1"],
+    [
+        "fedavg",
+        "coprefl",
+        "fedmeta:variant=maml",
+        "per-fedavg:variant=hf",
+        "moon",
+        "qffl:q=1",
+        "fedetf",
+    ],
 )
 def test_a_start_is_the_same_for_every_form_of_inputs(method, form):
     starts = [cp.pretrain(method, Net(), clients(kind), **SMALL) for kind in ("tensor", form)]

@@ -115,6 +115,20 @@ def test_searched_values_are_chosen_before(recipe_of, store, tmp_path):
         chosen = choose_recipe(recipe, store, make, tmp_path / "out")
     assert set(chosen.table.index) == {"random", "fedprox"}
     assert any(store.done(run.study.stages) for run in searched)
+    assert chosen.left[-2].startswith("Values that the search chose: `fedprox` mu=0.")
+    assert chosen.left[-1].startswith("Rounds that were run after the search: ")
+
+
+def test_search_has_the_classes_of_the_draws(recipe_of):
+    settings = {"pretraining-classes": "list:0,1", "downstream-classes": "list:3,4"}
+    recipe = recipe_of(
+        methods=["random", {"fedprox": {"mu": [0.1, 0.2]}}], reference="random", settings=settings
+    )
+    of_runs = [run.settings for run in check_choice(recipe)]
+    assert {run.draw for run in of_runs} == {0, 100, 101}
+    assert {(run.pretraining_classes, run.downstream_classes) for run in of_runs} == {
+        ("list:0,1", "list:3,4")
+    }
 
 
 def test_value_that_diverges_on_a_validation_draw_is_out(recipe_of, store, tmp_path):
@@ -204,6 +218,14 @@ def test_command_writes_and_repeats(tiny_images, tmp_path, capsys):
         ({"choose": {"budget": "an hour"}}, "5000 rounds"),
         ({"settings": {"tasks": 0}}, "tasks"),
         ({"settings": {"participants": [2, 3]}}, "participants: one value"),
+        (
+            {
+                "seeds": [98],
+                "methods": ["random", {"fedprox": {"mu": [0.1, 0.2]}}],
+                "reference": "random",
+            },
+            "validation-seed = 100, 101: the draws have the seeds 98 to 103",
+        ),
     ],
 )
 def test_wrong_choices_are_refused_in_one_line(keys, named, tiny_images, refused):

@@ -96,7 +96,25 @@ def test_starts_that_fail_are_out() -> None:
     made, _ = play(values, TEN[:4])
     assert (made.finalists, made.found) == ((TEN[2],), False)
     assert (made.dropped[-1].candidate, made.dropped[-1].failed) == (TEN[1], True)
+    assert (made.names, made.compared) == ((TEN[2],), range(3, 8))  # No draws after the look.
     assert play(np.full((4, 12), math.nan), TEN[:4])[0].finalists == ()
+
+
+def test_a_reference_that_failed_is_not_compared() -> None:
+    values = np.random.default_rng(0).normal(size=(4, 12)) + np.array([[9.0], [8], [1], [0]])
+    for draw in (1, 6):
+        broken = values.copy()
+        broken[3, draw] = math.nan
+        made, cells = play(broken, TEN[:4], reference=TEN[3])
+        assert {*made.names} == {*made.finalists} == {TEN[0], TEN[1]}
+        assert (choice.Cell(TEN[3], 3) in cells) == (draw == 6)
+
+
+def test_the_only_start_left_after_the_screens_has_the_first_draws() -> None:
+    screens = {"ridge": np.array([1.0, *[math.nan] * 5])}
+    made, cells = play(np.ones((6, 12)), TEN[:6], reference=TEN[5], screens=screens)
+    assert made.finalists == made.names == (TEN[0],)
+    assert [tuple(cell) for cell in cells[6:]] == [(TEN[0], draw, "") for draw in range(3)]
 
 
 def test_screens_drop_the_fifth_with_the_worst_mean_ranks() -> None:

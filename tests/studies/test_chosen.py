@@ -1,5 +1,7 @@
 """The sentences of a choice, from made-up results of two or three starts."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -8,6 +10,7 @@ from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.variance import more_draws
 from coprefl_flwr.studies.choice import Choice, Dropped
 from coprefl_flwr.studies.chosen import chosen_of
+from tests.common.checks import refusal
 from tests.common.comparisons import comparison
 
 SEEDS = [f"seed {seed}" for seed in range(4)]
@@ -30,7 +33,7 @@ def chosen(
 ):
     made = Choice((), finalists, tuple(names), range(4), found=found, dropped=dropped)
     both = report(names, costs, **changes), report(tuple(VALUES), costs | {"c": 0})
-    return chosen_of(made, *both, problems or {}, {"a": 1200, "b": 30})
+    return chosen_of(made, *both, problems or {}, {"a": 1200, "b": 30}, {})
 
 
 def test_difference_that_was_found() -> None:
@@ -88,6 +91,11 @@ def test_starts_that_left_and_that_failed() -> None:
         "Rounds that were run: `a` 1,200, `b` 30; 1,230 in all.",
     ]
     assert result.comparisons.notes == [result.answer, *result.left]
+    one = replace(
+        result.comparisons.comparisons[0], rows=result.comparisons.comparisons[0].rows[:1]
+    )
+    alone = replace(result, comparisons=replace(result.comparisons, comparisons=[one]))
+    assert refusal(alone.plot) == "a is the only finalist: it is compared with none"
 
 
 def test_table_has_every_candidate() -> None:
