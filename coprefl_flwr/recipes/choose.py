@@ -26,7 +26,7 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Failures, Make, run_rows
 from coprefl_flwr.recipes.recipe import ALL, HALVING, Recipe, RecipeRow
 from coprefl_flwr.recipes.runs import Run, StudyRun
-from coprefl_flwr.recipes.search import TableRow, table_rows
+from coprefl_flwr.recipes.search import TableRow, check_runs, table_rows
 from coprefl_flwr.report import Report
 from coprefl_flwr.studies import choice
 from coprefl_flwr.studies.choice import FIRST, SCREENS, Cell
@@ -176,14 +176,7 @@ def check_choice(recipe: Recipe) -> list[Run]:
             raise SettingsError("choose: needs two methods or more", "methods")
         if recipe.choose.budget:
             choice.read_budget(recipe.choose.budget)
-    runs = list[Run]()
-    for row in rows:
-        with recipe.placing(row.row):
-            for trial in row.trials():
-                runs += [*row.short_runs(trial), *row.selection_runs(trial), *row.reported(trial)]
-            for run in runs:
-                run.study.check()
-    return runs
+    return check_runs(recipe, rows)
 
 
 def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen:

@@ -215,13 +215,13 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
     return [TableRow(recipe, combination, row) for combination, row in rows]
 
 
-def check_runs(recipe: Recipe) -> list[Run]:
-    """Check and return every run that the recipe may need.
+def check_runs(recipe: Recipe, rows: Sequence[TableRow] = ()) -> list[Run]:
+    """Check and return every run that these rows may need, by default all rows of the recipe.
 
     Raises a SettingsError for the first run with wrong settings; it names the line of the recipe.
     """
     runs: dict[tuple[str, ...], Run] = {}
-    for row in table_rows(recipe):
+    for row in rows or table_rows(recipe):
         with recipe.placing(row.row):
             for trial in row.trials():
                 first = row.short_runs(trial) + row.selection_runs(trial)
