@@ -44,10 +44,7 @@ def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset
             stored = datasets.load_dataset(source, configuration)
     except Exception as error:  # The library and its dependencies raise any type of error.
         tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
-        raise SettingsError(
-            f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
-            "that `save_to_disk` wrote"
-        ) from error
+        raise SettingsError(f"{what} {tried} ({one_line(error)})") from error
     parts = _drawn(parts_of(what, stored), options.get("label"), reduction)
     how = {"image_size": reduction.image_size, "columns": options.pop("image", ())}
     dataset = as_dataset(what, parts, relabel, **how, **options)

@@ -35,8 +35,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     fits = all(array.dtype == np.uint8 and array.ndim in (3, 4) for array in images)
     if not fits or len({array.shape[1:] for array in images}) > 1:
         kinds = " and ".join(f"{array.dtype} {array.shape}" for array in images)
-        allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
-        raise SettingsError(f"{path}: images are {kinds}; allowed are {allowed}")
+        raise SettingsError(f"{path}: images are {kinds}, not uint8 (N, H, W) or (N, H, W, C)")
     columns = _columns(arrays, parts)
     if labels not in columns or labels == "images":
         known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
@@ -65,10 +64,8 @@ def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
     for parts in (("",), _PARTS, ("train_", "test_")):
         if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
             return parts
-    raise SettingsError(
-        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
-        "labels, or train_images, train_labels, test_images and test_labels"
-    )
+    keys = ", ".join(sorted(arrays)) or "(none)"
+    raise SettingsError(f"{path}: has the keys {keys}; needed are images and labels")
 
 
 def _columns(arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:

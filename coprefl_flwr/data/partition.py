@@ -182,9 +182,8 @@ def _by_groups(
     large = numbers[sizes >= min_samples]
     clients = max(1, len(large)) if clients is None else clients
     if len(large) < clients:
-        fewer = "use fewer clients or a smaller min-samples"
         counts = f"{len(large)} of {len(numbers)} groups have {min_samples} samples or more"
-        raise SettingsError(f"{what}: only {counts}; {fewer}")
+        raise SettingsError(f"{what}: only {counts}")
     drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
@@ -386,9 +385,8 @@ def deal(
             order = seeds.generator(*key, number, label).permutation(of_class)
             if wanted.sum() > len(order):
                 has = f"{domain.name} has {len(order)} samples of class {label}"
-                line = f"{has}, but its clients need {wanted.sum()}"
                 keys = ("train-per-class", "personal-clients", "personal-datasets")
-                raise SettingsError(f"{line}: use fewer clients or a smaller {keys[0]}", *keys)
+                raise SettingsError(f"{has}, but its clients need {wanted.sum()}", *keys)
             remaining_ratio = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
             test_counts = np.floor(wanted * min(ratio, remaining_ratio) + 1e-9).astype(np.int64)
             cuts = np.split(order, np.cumsum(np.concatenate([wanted, test_counts])))

@@ -157,10 +157,8 @@ def _published(name: str, data_dir: Path) -> Dataset:
     try:
         parts = [part(True), part(False)]
     except (ImportError, OSError, RuntimeError) as error:
-        raise SettingsError(
-            f"dataset '{name}' is not in {data_dir} and could not be downloaded "
-            f"({one_line(error)}); copy {_FACTS['files'][name]} to that folder"
-        ) from error
+        lost = f"dataset '{name}' could not be downloaded ({one_line(error)})"
+        raise SettingsError(f"{lost}: copy {_FACTS['files'][name]} to {data_dir}") from error
     # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"
     targets = np.concatenate([np.asarray(getattr(p, column), dtype=np.int64) for p in parts])

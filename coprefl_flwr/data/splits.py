@@ -194,11 +194,8 @@ class Datasets:
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
-        raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]}, "
-            f"and {kinds[1]}; both must be images of bytes of one shape (channels, height, width: "
-            "set image-size), or tensors of one shape, with equal targets; texts have no tasks"
-        )
+        both = f"task-dataset and dataset: samples are {kinds[0]}, and {kinds[1]}"
+        raise SettingsError(f"{both}; one kind and one shape are needed: set image-size")
 
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -304,8 +301,7 @@ def split_classes(
     pool = everything - set(second)
     first = choose_classes(what, pretraining, num_classes, pool, seed_key=seed_key)
     if not first:
-        why = f"no class is left, because downstream-classes takes all {num_classes}"
-        raise _refused(what, pretraining, why)
+        raise _refused(what, pretraining, f"downstream-classes takes all {num_classes} classes")
     shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
         why = f"shares classes {shared} with downstream-classes; set allow-class-overlap = true"
@@ -390,8 +386,7 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
     """
     first = part_of(n, fraction)
     if not 0 < first < n:
-        line = f"{n} samples cannot be split at {fraction:g}: one part would be empty"
-        raise SettingsError(line)
+        raise SettingsError(f"{n} samples cannot be split at {fraction:g}: a part would be empty")
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[:first]), np.sort(order[first:])
 

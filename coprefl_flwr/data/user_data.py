@@ -186,10 +186,8 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
         if isinstance(whole, data.IterableDataset) or not map_style or not len(whole):
-            raise SettingsError(
-                f"{source}: got the type {type(whole).__name__}; needed is a map-style torch "
-                "Dataset that is not empty, a DataLoader of one, or a Hugging Face Dataset"
-            )
+            needed = "a map-style Dataset that is not empty, of torch or Hugging Face"
+            raise SettingsError(f"{source}: got the type {type(whole).__name__}; pass {needed}")
         if isinstance(part, data.DataLoader):
             _check_reads_all(source, part)
     return parts
@@ -197,12 +195,9 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
 
 def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
-    sampler = loader.sampler
-    if type(sampler) not in (data.SequentialSampler, data.RandomSampler):
-        raise SettingsError(
-            f"{source}: the DataLoader's {type(sampler).__name__} may repeat or leave out samples; "
-            "pass a loader without it, of torch.utils.data.Subset(dataset, indices)"
-        )
+    if (sampler := type(loader.sampler)) not in (data.SequentialSampler, data.RandomSampler):
+        problem = f"the DataLoader's {sampler.__name__} may repeat or leave out samples"
+        raise SettingsError(f"{source}: {problem}; pass a loader of Subset(dataset, indices)")
 
 
 def _class_names(source: str, part: Any, label: str) -> list[str] | None:
@@ -227,10 +222,7 @@ def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str
     for other in named:
         if other != named[0]:
             shown = excerpt(" and ".join(map(", ".join, (named[0], other))))
-            raise SettingsError(
-                f"{source}: its parts name their classes differently ({shown}); give all parts the "
-                "same class names in the same order"
-            )
+            raise SettingsError(f"{source}: its parts name their classes differently: {shown}")
     return named[0] if named else None
 
 
@@ -321,10 +313,9 @@ class _Reader:
     def _key(self, role: str, candidates: Sequence[str], item: Mapping[str, Any]) -> str:
         """Return the only candidate, a key of the item."""
         if len(candidates) != 1:
-            unclear = f"{', '.join(candidates)}, and it is not clear which is the {role}"
-            remedy = "batch=lambda item: (item['INPUT'], item['LABEL'])"
-            line = f"its items have {unclear}: write {remedy}, or after a dataset's name"
-            raise SettingsError(f"{self.source}: {line} :image=INPUT,label=LABEL")
+            unclear = f"its items have {', '.join(candidates)}, and it is not clear which is the"
+            remedy = "pass batch=, or write :image=INPUT,label=LABEL after a dataset's name"
+            raise SettingsError(f"{self.source}: {unclear} {role}: {remedy}")
         self._check_key(candidates[0], item)
         return candidates[0]
 
@@ -389,10 +380,8 @@ def _numbered(source: str, columns: Mapping[str, Any], n: int) -> dict[str, Any]
             values = np.array(values.tolist())
         missing = values.dtype.kind == "O" or (values.dtype.kind == "f" and np.isnan(values).any())
         if values.shape not in ((n,), (n, 1)) or missing:
-            raise SettingsError(
-                f"{source}: {name} are an array of {values.dtype}, of shape {values.shape}; needed "
-                f"is one name or number for each of the {n} samples, all of one type"
-            )
+            got = f"{name} are an array of {values.dtype}, of shape {values.shape}"
+            raise SettingsError(f"{source}: {got}; needed are {n} names or numbers, of one type")
         names, numbers = np.unique(values, return_inverse=True)
         numbered[name] = numbers.reshape(-1)
         if name == "domains":

@@ -149,15 +149,13 @@ def continue_from(
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < checkpoint.round:
-        over = f"{path} has round {checkpoint.round} already; set this number or more"
-        raise SettingsError(f"num_rounds = {num_rounds}: {over}")
+        raise SettingsError(f"num_rounds: {path} has round {checkpoint.round} already")
     free = {"min_available_nodes", "max_failed_rounds"}  # These do not change the results.
     written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     for name in sorted({**written, **checkpoint.options}.keys() - free):
         was, value = checkpoint.options.get(name), written.get(name)
         if was != value:
-            difference = f"its {name} is {was!r}, not {value!r}"
-            raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
+            raise SettingsError(f"{path} is of another run: its {name} is {was!r}, not {value!r}")
     # Removes lines that a killed run has written for later rounds.
     write_atomically(history_file(path), history_lines(checkpoint.history, checkpoint.round))
     logger.info("resumed from %s after round %s", path, checkpoint.round)

@@ -270,8 +270,7 @@ def _inner(wrapped: str) -> Strategy:
     """Return the Flower strategy at a place with options, for a wrapper."""
     kind = method_class(plugins.find("method", wrapped))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
-        why = "it needs its own clients, or is a wrapper"
-        raise SettingsError(f"strategy = {wrapped}: cannot be wrapped: {why}")
+        raise SettingsError(f"strategy = {wrapped}: is a wrapper, or needs its own clients")
     strategy: Strategy = plugins.call(wrapped, kind.of, ())
     return strategy
 

@@ -180,8 +180,7 @@ class RoundStrategy(Strategy, RunStrategy):
     def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""
         if self.min_replies > participants:
-            limit = f"must be at most participants = {participants}"
-            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
+            raise SettingsError(f"min_replies: must be at most participants = {participants}")
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
@@ -228,10 +227,8 @@ class RoundStrategy(Strategy, RunStrategy):
 
     def _refuse_step(self, *_: Any) -> Any:
         """Raise a SettingsError: the steps of Flower's loop are not those of a round here."""
-        raise SettingsError(
-            f"{type(self).__name__}: its start() calls no configure_train or aggregate_train: use "
-            "hooks= or override `round`, and use no wrapper (docs/how-to/flower-app.md)"
-        )
+        problem = f"{type(self).__name__}: its start() calls no configure_train or aggregate_train"
+        raise SettingsError(f"{problem}: override `round` instead (docs/how-to/flower-app.md)")
 
     configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]
     configure_evaluate = aggregate_evaluate = _refuse_step  # type: ignore[assignment]

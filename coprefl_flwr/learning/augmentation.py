@@ -43,5 +43,4 @@ class Augmentation(UserFunction):
         except Exception as error:  # A user's augmentation may raise any exception.
             raise SettingsError(f"augment = {self}: {one_line(error)}", "augment") from error
         if after != before:
-            problem = f"inputs {before} became {after}; shape and dtype must stay"
-            raise SettingsError(f"augment = {self}: {problem}", "augment")
+            raise SettingsError(f"augment = {self}: inputs {before} became {after}", "augment")

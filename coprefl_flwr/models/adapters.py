@@ -125,9 +125,8 @@ def average_adapters(model: nn.Module, by: str) -> nn.Module:
     layers = [layer for _, layer in _layers(model)]
     plain = all(type(one).__name__ == "Linear" and not one.lora_variant for one in layers)
     if not layers or not (by == MEAN or plain):
-        problem = f"{type(model).__name__} has no adapters of peft's LoRA"
-        problem = f"{problem}, or not only plain ones of linear layers, as ffa and exact need them"
-        raise SettingsError(f"average = {by}: {problem}", "adapter")
+        needed = "plain adapters of peft's LoRA; ffa and exact need linear layers"
+        raise SettingsError(f"average = {by}: {type(model).__name__} needs {needed}", "adapter")
     for layer in layers:
         if by == FFA:
             layer.lora_A.requires_grad_(False)

@@ -133,9 +133,8 @@ def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
     try:
         return models.get_model(name, weights=trained), *input_format
     except OSError as error:
-        by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
-        why = f"its weights could not be downloaded ({error}); {by_hand}"
-        raise SettingsError(why) from error
+        why = f"its weights could not be downloaded ({error})"
+        raise SettingsError(f"{why}: download {trained.url}, and write {name}=FILE") from error
 
 
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
@@ -147,8 +146,7 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     model = str(about.get("model"))
     allowed = ("model", model) in plugins.REGISTERED or plugins.is_listed(model)
     if model not in MODELS and not allowed:
-        code = excerpt(model, 200)
-        raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
+        raise SettingsError(f"its network {excerpt(model, 200)}: {plugins.VARIABLE} must list it")
     shape = tuple(about["input-shape"])
     key = about.get("settings", {}).get("seed", 0), "model"  # What is frozen was drawn from it.
     network = build_model(model, about["num-classes"], shape, about["norm"], key)

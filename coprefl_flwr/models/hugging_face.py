@@ -41,8 +41,7 @@ def model_in(place: str, num_classes: int) -> nn.Module:
         raise SettingsError(f"{place}: {problem}", "model")
     trained = any(folder.glob("*.safetensors"))
     if not trained and (others := [*folder.glob("*.bin")]):
-        problem = f"{others[0].name} is no safetensors file: convert it by save_pretrained"
-        raise SettingsError(f"{place}: {problem}", "model")
+        raise SettingsError(f"{place}: convert {others[0].name} to safetensors", "model")
     name = (about.get("architectures") or [""])[0]
     if not name.endswith("Classification"):
         kind = "Image" if "image_size" in about else "Sequence"

@@ -192,12 +192,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if isinstance(content.get("state_dict"), dict):
             content = content["state_dict"]
     except Exception as error:  # A bad file can raise any type of error; the user gets one line.
-        why = one_line(error).partition(". ")[0]
-        raise SettingsError(f"the weights cannot be read: {why}") from error
+        raise SettingsError(f"cannot be read: {one_line(error).partition('. ')[0]}") from error
     for name, tensor in content.items():
         if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise SettingsError(f"{name!r} is a {kind}; a state_dict of tensors is needed")
+            raise SettingsError(f"{name!r} is a {type(tensor).__name__}, not a tensor")
     return content
 
 

@@ -194,9 +194,8 @@ class TableRow(SearchedRow[Run]):
             room = len(free) // 2  # The other half is left for the pre-training.
         wanted = min(len(splits[0][1]), room)
         if wanted < runs[0].task_classes:
-            needs = f"select: validation needs {runs[0].task_classes} classes for its tasks that no"
-            left = f"reported task has, but only {room} are available: set select: test"
-            raise SettingsError(f"{needs} {left}", "select", "task-classes")
+            needs = f"select: validation needs {runs[0].task_classes} classes of no reported task"
+            raise SettingsError(f"{needs}: set select: test", "select", "task-classes")
         rng = seeds.generator(self.recipe.validation_seed[0], "validation-classes")
         return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 

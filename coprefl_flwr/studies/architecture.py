@@ -321,8 +321,7 @@ def factory_of_tasks(
     for other in others:
         both = f"starts {first!r} and {other!r} differ in"
         if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
-            remedy = "pass network=, which makes the network of all tasks"
-            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
+            raise SettingsError(f"{both} layers, code or requires_grad: pass network=")
         if network_hash(made[first]) != network_hash(made[other]):
             logger.warning("%s attributes of layers; tasks use those of %r", both, first)
     return factories[first]

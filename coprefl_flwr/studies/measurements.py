@@ -60,8 +60,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     default = "lower" if getattr(fn, "higher_is_better", None) is False else "higher"
     chosen_better = parse(what)[1].get("better", getattr(fn, "better", default))
     if chosen_better not in BETTER:
-        hint = unknown("value", str(chosen_better), BETTER)
-        raise SettingsError(f"{what}: `better`: {hint}")
+        raise SettingsError(f"{what}: `better`: {unknown('value', str(chosen_better), BETTER)}")
 
     def of_client(*of: Tensor, **options: Any) -> float:
         options.pop("better", None)

@@ -109,14 +109,12 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
         return in_role("method", method, TASK, training)
     strategy = method.instance
     if isinstance(strategy, ServerRefined | Schedule):
-        problem = "a task has one method, and no data at the server"
-        raise SettingsError(f"method = {type(strategy).__name__}: {problem}")
+        raise SettingsError(f"method = {type(strategy).__name__}: a task has one method")
     described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(strategy, option.name)
         if option.name not in AGGREGATION and value != option.default:
-            why = "all clients take part in a task, and `tasks` has the seed"
-            raise SettingsError(f"{option.name} = {value!r} of the method: leave it out, as {why}")
+            raise SettingsError(f"{option.name} = {value!r} of the method: leave it out in tasks")
     return described
 
 

@@ -134,8 +134,7 @@ class Population:
         """
         fewest, clients = min(len(client.train) for client in self.clients), []
         if not part_of(fewest, share):
-            problem = f"keep: share = {share}: this is none of a client's {fewest} samples"
-            raise SettingsError(problem, "keep")
+            raise SettingsError(f"keep: share = {share}: none of the {fewest} samples", "keep")
         for number, client in enumerate(self.clients):
             rng = seeds.generator(seed, PRETRAIN, number, "validation")
             test, train = map(client.train.take, split_in_two(len(client.train), share, rng))

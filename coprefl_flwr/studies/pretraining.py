@@ -99,8 +99,7 @@ class Pretraining(TrainingStage):
             raise SettingsError(f"{what}: one phase trains the last layer, another does not")
         for phase in self.phases[:-1]:
             if early := {*AVERAGES} & {*dict(phase.options)}:
-                problem = "the mean is that of the last phase; set it there"
-                raise SettingsError(f"{what}: {min(early)}: {problem}", *early)
+                raise SettingsError(f"{what}: {min(early)}: set it in the last phase", *early)
         # Of the server and the clients. Tasks have those of `architecture`.
         self.networks = architecture.with_fixed_head() if True in fixed else architecture
         for phase in self.phases:

@@ -90,9 +90,9 @@ def test_class_overlap_is_refused_unless_allowed():
 @pytest.mark.parametrize(
     ("downstream", "pretraining", "message"),
     [
-        ("", "", "pretraining-classes = '': no class is left"),
+        ("", "", "pretraining-classes = '': downstream-classes takes all"),
         ("0", "", "must be a count of 1 to 10, the number"),
-        ("10", "", "no class is left"),
+        ("10", "", "downstream-classes takes all 10 classes"),
         ("4", "7", "pretraining-classes = '7': must be a count of 1 to 6, the"),
         ("twenty", "", "must be a count of 1 to 10"),
         ("list:1,x", "", "'x' is not possible here"),
@@ -121,7 +121,7 @@ def test_split_in_two_is_disjoint_seeded_and_rounded_down(n, fraction, size):
 
 @pytest.mark.parametrize(("n", "fraction"), [(1, 0.8), (4, 0.2), (10, 1.0), (10, 0.0), (0, 0.5)])
 def test_split_in_two_leaves_neither_part_empty(n, fraction):
-    with pytest.raises(SettingsError, match="one part would be empty"):
+    with pytest.raises(SettingsError, match="a part would be empty"):
         split_in_two(n, fraction, generator("test"))
 
 

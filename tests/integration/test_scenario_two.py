@@ -79,7 +79,7 @@ def test_parts_of_the_server_data_are_a_new_partition_each_round(federation, par
 def test_too_little_server_data_is_refused_before_any_work(federation):
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
-    with pytest.raises(SettingsError, match=r"has 3 samples; at least 4 are needed"):
+    with pytest.raises(SettingsError, match=r"has 3 samples; one for each of 4"):
         HybridCoPreFL(server=small, participants=4)
 
 
