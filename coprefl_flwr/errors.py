@@ -41,6 +41,22 @@ def about_settings(*keys: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def prefixed(
+    what: str, *keys: str, of: type[Exception] | tuple[type[Exception], ...] = SettingsError
+) -> Iterator[None]:
+    """Raise an exception of the block as a SettingsError whose message begins with `what`.
+
+    `of` are the types of these exceptions. The error is about the settings `keys`, or else about
+    those of the exception.
+    """
+    try:
+        yield
+    except of as error:
+        own = keys or getattr(error, "keys", ())
+        raise SettingsError(f"{what}: {one_line(error)}", *own) from error
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of an exception as one line.
 

@@ -9,7 +9,7 @@ import torch
 
 from coprefl_flwr.data.dataset import Dataset, make_dataset, renumbered
 from coprefl_flwr.data.text import CHARACTERS, TextDataset
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, prefixed, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
 _PARTS = ("train_", "val_", "test_")
@@ -21,12 +21,9 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     `labels` is the name of the array with the labels. `relabel` is as in `as_dataset`. Raises a
     SettingsError if the file has another form, or if it has no such labels.
     """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
-    except Exception as error:  # NumPy and zipfile raise many types.
-        why = excerpt(one_line(error), 200)
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
+    problem = prefixed(f"{path}: not a readable .npz of plain arrays", of=Exception)
+    with problem, np.load(path, allow_pickle=False) as stored:
+        arrays = dict(stored)
     if {"text", "starts"} <= arrays.keys():
         columns = {name: arrays[name] for name in ("text", "starts", "labels", "groups", "test")}
         return TextDataset(**columns, length=int(arrays["length"]), classes=CHARACTERS)

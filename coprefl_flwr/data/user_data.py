@@ -23,7 +23,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.inputs import Inputs, joined, mapped
 from coprefl_flwr.data.reduction import Reduction
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, prefixed, unknown
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
@@ -111,10 +111,8 @@ def as_dataset(
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
-    try:
+    with prefixed(f"{source}: targets have several shapes; {_ONE}", of=ValueError):
         labels = np.array(reader.labels)
-    except ValueError as error:
-        raise SettingsError(f"{source}: targets have several shapes; {_ONE}") from error
     is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):

@@ -24,7 +24,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.federation.keep import Best
 from coprefl_flwr.files import write_atomically
 
@@ -198,7 +198,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises a SettingsError if one of the two files is damaged, or if `path` is not a checkpoint of
     this package.
     """
-    try:
+    problem = f"{path} is not a complete checkpoint of this package"
+    with prefixed(f"{problem} (remove it and its history to start again)", of=Exception):
         tensors, text = read_sealed(path)
         header, best = json.loads(text), None
         if "best" in header:
@@ -214,9 +215,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             most_clients=int(header["most-clients"]),
             best=best,
         )
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
-        why = f"{path} is not a complete checkpoint of this package: {one_line(error)}"
-        raise SettingsError(f"{why}; remove this file and its history to start again") from error
 
 
 def remove_checkpoint(path: Path) -> None:

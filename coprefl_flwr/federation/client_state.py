@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import prefixed
 from coprefl_flwr.files import inside, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
@@ -70,11 +70,9 @@ class ClientState:
         if not version:
             return None
         file = self._file(config, version)
-        try:
+        lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
+        with prefixed(f"{lost}: {file}", of=ValueError):
             return read_sealed(file)[0]
-        except ValueError as error:
-            lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
-            raise SettingsError(f"{lost}: {file}") from error
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record
-from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
+from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line, prefixed
 from coprefl_flwr.federation.aggregation import Mean, PerClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.checkpoint import State
@@ -86,10 +86,8 @@ class FlowerStrategy(RoundStrategy):
         arguments = {name: value for name, value in values.items() if value is not None}
         if "strategy" in values:
             arguments["strategy"] = _inner(values["strategy"])
-        try:
+        with prefixed(cls.__name__, of=Exception):  # Flower's class may raise any error.
             return cls.of(**arguments)
-        except Exception as error:  # Flower's class may raise any error.
-            raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run one round: the participants train, and Flower's strategy aggregates their models.

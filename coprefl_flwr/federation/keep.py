@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, prefixed, unknown, wrong_type
 from coprefl_flwr.named import parse, with_options
 from coprefl_flwr.options import Checked, checked_options, declared, option
 from coprefl_flwr.plugins import METRIC
@@ -81,10 +81,8 @@ class Keep(Checked):
         if not isinstance(value, Mapping):
             raise wrong_type("keep", value, "a text or a mapping", '{"metric": "accuracy"}')
         chosen = {str(key).replace("-", "_"): entry for key, entry in value.items()}
-        try:
+        with prefixed("keep", "keep"):
             return cls(**checked_options(chosen, declared(cls)))
-        except SettingsError as error:
-            raise SettingsError(f"keep: {error}", "keep") from error
 
     def __str__(self) -> str:
         """Return the text of the metric and of the options that are not defaults."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from coprefl_flwr.arrays import CORRECTION, Arrays
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, prefixed, unknown
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.models.arrays import check_same_model, load_arrays
 from coprefl_flwr.models.copies import named_as
@@ -70,10 +70,8 @@ class Adapter(Choice):
         targets = options.get("targets", ())
         of_layers = targets if isinstance(targets, tuple) else (targets,)
         options["targets"] = " ".join(map(str, of_layers))  # A number is the name of a layer too.
-        try:
+        with prefixed(f"adapter = {self}", "adapter"):
             return Lora(**checked_options(options, declared(Lora)))
-        except SettingsError as error:
-            raise SettingsError(f"adapter = {self}: {error}", "adapter") from error
 
     def added_to(self, network: nn.Module, trained: Collection[str]) -> nn.Module:
         """Return the network with new adapters, as a `PeftModel`.

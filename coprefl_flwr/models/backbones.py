@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, prefixed, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
@@ -107,10 +107,8 @@ def load_backbone(name: str) -> Backbone:
     `save_model` wrote, or the `model.safetensors` in it. Raises a SettingsError if the name is
     unknown, or if the weights cannot be loaded or do not fit the network.
     """
-    try:
+    with prefixed(f"backbone '{name}'", "backbones"):
         return Backbone.of(*_network_and_images(name))
-    except SettingsError as error:
-        raise SettingsError(f"backbone '{name}': {error}", "backbones") from error
 
 
 def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
@@ -130,11 +128,9 @@ def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
     input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std
     if equals:
         return _from_file(architecture, expanded(file)), *input_format
-    try:
+    by_hand = f"download {trained.url}, and write {name}=FILE"
+    with prefixed(f"its weights could not be downloaded ({by_hand})", of=OSError):
         return models.get_model(name, weights=trained), *input_format
-    except OSError as error:
-        why = f"its weights could not be downloaded ({error})"
-        raise SettingsError(f"{why}: download {trained.url}, and write {name}=FILE") from error
 
 
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:

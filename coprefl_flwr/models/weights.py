@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, one_line, prefixed, unknown
 from coprefl_flwr.files import (
     PART,
     SUMS,
@@ -134,7 +134,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
     Raises a SettingsError with the names of the tensors that are missing, are unknown or have
     another shape, or if there is no such file or function.
     """
-    try:
+    with prefixed(text):
         if text.startswith(TORCHVISION):
             tensors = _of_torchvision(text.removeprefix(TORCHVISION))
         elif (path := path_of(text)) is not None:
@@ -146,8 +146,6 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
                 module = own_model(text, network.num_classes, network.input_shape, "start")
             tensors = module.state_dict()
         return _fitted(network, tensors, needs_head)
-    except SettingsError as error:
-        raise SettingsError(f"{text}: {error}", *error.keys) from error
 
 
 def load_start(model: nn.Module, path: str | Path) -> nn.Module:
@@ -206,12 +204,10 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     known = [str(member) for family in families for member in family]
     if name not in known:
         raise SettingsError(unknown("weights", name, known))
-    try:
+    with prefixed("they could not be downloaded", of=(OSError, RuntimeError)):
         weights: Mapping[str, Tensor] = models.get_weight(name).get_state_dict(
             progress=False, check_hash=True, weights_only=True
         )
-    except (OSError, RuntimeError) as error:
-        raise SettingsError(f"they could not be downloaded ({one_line(error)})") from error
     return weights
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
-from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.learning.user_functions import described
 from coprefl_flwr.models import (
@@ -351,14 +351,10 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     Without classes, they are (2, ...).
     """
     inputs = _batch_of_two(samples)
-    try:
-        with computing(network):
-            outputs = outputs_of(network.eval(), inputs)
-    except Exception as error:  # The caller's code may raise any exception.
-        line = f"{what} fails for a batch of samples, {described(inputs)}"
-        if isinstance(inputs, dict):
-            line += " (in Python, columns= chooses the inputs)"
-        raise SettingsError(f"{line}: {one_line(error)}") from error
+    chosen = " (in Python, columns= chooses the inputs)" * isinstance(inputs, dict)
+    fails = f"{what} fails for a batch of samples, {described(inputs)}{chosen}"
+    with prefixed(fails, of=Exception), computing(network):  # The caller's code may raise any.
+        outputs = outputs_of(network.eval(), inputs)
     any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
     if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):
         given = tuple(outputs.shape) if is_tensor else type(outputs).__name__

@@ -13,7 +13,7 @@ from torch import nn
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of, from_record
 from coprefl_flwr.data import ImageDataset, Samples, pooled
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.federation.averaging import AVERAGES, mean_model
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
@@ -221,10 +221,8 @@ class Pretraining(TrainingStage):
         fewest = min((len(client.train) for client in clients), default=0)
         if self.given is not None:
             of_head = frozenset() if self.keeps_head else self.architecture.head
-            try:
+            with prefixed(f"start {self.start!r}"):
                 with_fresh_head(self.initial(), self.architecture.make(), of_head)
-            except SettingsError as error:
-                raise SettingsError(f"start {self.start!r}: {error}") from error
         first = 1
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
