@@ -104,6 +104,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} '{excerpt(name, 200)}': {hint}"
 
 
+def check_name(what: str, name: str, known: Iterable[str], about: str = "", *keys: str) -> None:
+    """Raise a SettingsError if a name is not known, which names the most similar known name.
+
+    `what` is the kind of the name. The message begins with `about`; `keys` are as in the error.
+    """
+    names = list(known)
+    if name not in names:
+        raise SettingsError(f"{about}: " * bool(about) + unknown(what, name, names), *keys)
+
+
 def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:
     """Return the error for an argument of a wrong type, such as a class instead of an object.
 

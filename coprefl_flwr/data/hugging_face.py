@@ -8,7 +8,7 @@ import numpy as np
 from coprefl_flwr.data.dataset import Dataset
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.user_data import LABELS, as_dataset, parts_of
-from coprefl_flwr.errors import SettingsError, prefixed, unknown
+from coprefl_flwr.errors import check_name, prefixed
 from coprefl_flwr.files import expanded
 from coprefl_flwr.named import parse, split_options
 
@@ -32,8 +32,7 @@ def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset
     what, (place, given) = f"dataset '{name}'", parse(name.removeprefix(HUGGING_FACE))
     options: dict[str, Any] = {key: str(value) for key, value in given.items()}
     for key in options:
-        if key not in _OPTIONS:
-            raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
+        check_name("option", key, _OPTIONS, what)
     configuration = options.pop("name", None)
     path = expanded(place)
     tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, one_line, unknown
 from coprefl_flwr.named import parsed, split_options
 from coprefl_flwr.options import check_declared, option
 
@@ -275,8 +275,7 @@ def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> d
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
-        if name not in allowed:
-            raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
+        check_name("option", name, allowed, what)
         values = [parsed(item) for item in value.split(",")]
         one_size = name == "partition_sizes" and len(values) == 1
         options[name] = values * clients if one_size else values if "," in value else values[0]

@@ -15,7 +15,7 @@ from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, chec
 from coprefl_flwr.data.partition import SCHEMES, Spread
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
-from coprefl_flwr.errors import SettingsError, about_settings, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, check_name
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
@@ -349,8 +349,7 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if listed is not None:
         return listed
     for name in text.split():
-        if name not in names:
-            raise _refused(what, text, unknown("domain", name, names))
+        check_name("domain", name, names, f"{what} = '{text}'", what)
     return tuple(number for number, name in enumerate(names) if name in text.split())
 
 

@@ -23,7 +23,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.inputs import Inputs, joined, mapped
 from coprefl_flwr.data.reduction import Reduction
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, prefixed, unknown
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, one_line, prefixed
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
@@ -292,8 +292,7 @@ class _Reader:
         return collate(items)
 
     def _check_key(self, key: str, item: Iterable[str]) -> None:
-        if key not in item:
-            raise SettingsError(f"{self.source}: {unknown('column', key, map(str, item))}")
+        check_name("column", key, map(str, item), self.source)
 
     def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str, Sequence[str]]:
         """Return the keys of an item's label, of its only input or "", and of its inputs."""

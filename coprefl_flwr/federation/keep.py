@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, prefixed, unknown, wrong_type
+from coprefl_flwr.errors import check_name, prefixed, wrong_type
 from coprefl_flwr.named import parse, with_options
 from coprefl_flwr.options import Checked, checked_options, declared, option
 from coprefl_flwr.plugins import METRIC
@@ -103,8 +103,7 @@ class Keep(Checked):
 
     def check(self, measured: Collection[str]) -> None:
         """Raise a SettingsError if the metric is not one of these."""
-        if self.metric not in measured:
-            raise SettingsError(f"keep: {unknown('metric', self.metric, measured)}", "keep")
+        check_name("metric", self.metric, measured, "keep", "keep")
 
     def ranked(self, value: float) -> float:
         """Return the value with the sign with which a larger one is better."""

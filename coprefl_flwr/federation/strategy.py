@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, check_name, unknown
 from coprefl_flwr.federation.averaging import AVERAGES
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
@@ -129,9 +129,7 @@ class RoundStrategy(Strategy, RunStrategy):
             raise SettingsError("average-window and average-decay: set one of them", *AVERAGES)
         hosted_clients(self.clients)
         for name, reduction in self.metric_reductions.items():
-            if reduction not in REDUCTIONS:
-                wrong = unknown("reduction", reduction, REDUCTIONS)
-                raise SettingsError(f"metric_reductions, {name}: {wrong}")
+            check_name("reduction", reduction, REDUCTIONS, f"metric_reductions, {name}")
         if not self.robust:
             return
         if not self.averages:

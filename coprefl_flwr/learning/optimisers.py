@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from coprefl_flwr.errors import SettingsError, prefixed, unknown
+from coprefl_flwr.errors import SettingsError, check_name, prefixed
 from coprefl_flwr.named import Choice
 
 SGD_RATE = 0.05
@@ -35,8 +35,7 @@ class Optimiser(Choice):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name.lower())
-        if self.name not in CLASSES:
-            raise SettingsError(unknown("optimiser", self.name, CLASSES), "optimiser")
+        check_name("optimiser", self.name, CLASSES, "", "optimiser")
 
     @property
     def rate(self) -> float:
@@ -106,8 +105,7 @@ class RateSchedule(Choice):
     """
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise SettingsError(unknown("schedule", self.name, SCHEDULES), "schedule")
+        check_name("schedule", self.name, SCHEDULES, "", "schedule")
         # Such as a TypeError for a missing or unknown option.
         with prefixed(f"schedule = {self}", "schedule", of=Exception):
             factor = self.factor(999, 999)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from coprefl_flwr.arrays import CORRECTION, Arrays
-from coprefl_flwr.errors import SettingsError, prefixed, unknown
+from coprefl_flwr.errors import SettingsError, check_name, prefixed, unknown
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.models.arrays import check_same_model, load_arrays
 from coprefl_flwr.models.copies import named_as
@@ -59,8 +59,7 @@ class Adapter(Choice):
     key = "type"
 
     def __post_init__(self) -> None:
-        if self.name != "lora":
-            raise SettingsError(unknown("adapter", self.name, ["lora"]), "adapter")
+        check_name("adapter", self.name, ["lora"], "", "adapter")
         _ = self.lora
 
     @functools.cached_property
@@ -118,8 +117,7 @@ def average_adapters(model: nn.Module, by: str) -> nn.Module:
     SettingsError
         If the way is unknown, or if the network has no adapter for which it is defined.
     """
-    if by not in AVERAGES:
-        raise SettingsError(unknown("average", by, AVERAGES), "adapter")
+    check_name("average", by, AVERAGES, "", "adapter")
     layers = [layer for _, layer in _layers(model)]
     plain = all(type(one).__name__ == "Linear" and not one.lora_variant for one in layers)
     if not layers or not (by == MEAN or plain):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, one_line, prefixed, unknown
+from coprefl_flwr.errors import SettingsError, check_name, one_line, prefixed
 from coprefl_flwr.files import (
     PART,
     SUMS,
@@ -202,8 +202,7 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
 
     families = [family for key, family in vars(models).items() if key.endswith("_Weights")]
     known = [str(member) for family in families for member in family]
-    if name not in known:
-        raise SettingsError(unknown("weights", name, known))
+    check_name("weights", name, known)
     with prefixed("they could not be downloaded", of=(OSError, RuntimeError)):
         weights: Mapping[str, Tensor] = models.get_weight(name).get_state_dict(
             progress=False, check_hash=True, weights_only=True
