@@ -285,7 +285,10 @@ def test_remote_code_and_other_formats_are_refused_in_one_line(tiny_settings, vi
         "vit": "its config asks for other code .auto_map, trust_remote_code., which is never run"
     }
     (vit / "config" / "pytorch_model.bin").touch()
-    lines |= {"config": "convert pytorch_model.bin to safetensors", "none": "config.json cannot be read"}
+    lines |= {
+        "config": "convert pytorch_model.bin to safetensors",
+        "none": "config.json cannot be read",
+    }
     for name, line in lines.items():
         with pytest.raises(SettingsError, match=line):
             study_of(tiny_settings, model=f"hf:{vit / name}", adapter="").check()

@@ -8,7 +8,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import Listed, RoundContext
+from coprefl_flwr.federation import RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
@@ -23,6 +23,7 @@ from tests.common.by_hand import (
     run_on,
     step_against,
 )
+from tests.common.federation import Listed
 from tests.common.runs import run_of
 from tests.strategies.test_coprefl import one_round_by_hand
 
