@@ -44,10 +44,6 @@ class Versions:
         """Mark the states that `clients` wrote in this attempt as the valid versions."""
         self.committed |= dict.fromkeys(clients, f"{server_round}-{attempt}")
 
-    def mark_checkpoint(self) -> None:
-        """Copy `committed` to `at_checkpoint`, after a checkpoint was written."""
-        self.at_checkpoint = dict(self.committed)
-
 
 class ClientState:
     """The stored versions of a client's state, one file per version.

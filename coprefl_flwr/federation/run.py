@@ -325,7 +325,7 @@ class Run:
                 self.best,
             )
             write_checkpoint(self.checkpoint, checkpoint)
-            self.versions.mark_checkpoint()
+            self.versions.at_checkpoint = dict(self.versions.committed)
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return the report of a round, which is passed to hooks."""

@@ -111,7 +111,7 @@ class Candidates(ABC):
             if not is_time and self.budget:
                 draws = min(draws, self._draws_within(rounds, len(names), bool(screens)))
             made = choice.choose(names, self.scores, draws, self.reference, screens)
-            if made.is_made:
+            if not made.cells:
                 return made
             first = made.cells[0].draw
             if is_time and first and self.measured:
