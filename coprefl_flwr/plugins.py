@@ -143,8 +143,7 @@ def whole_path(file: str, folder: Path) -> str:
     """
     path = str((folder / expanded(file)).resolve())
     if sign := re.search(r"[\s+]", path):
-        problem = f"{path}: the path of a file in settings must not contain {sign[0]!r}"
-        raise SettingsError(f"{problem}; move the file, or rename it or its folder")
+        raise SettingsError(f"{path}: paths in settings must not contain {sign[0]!r}: rename it")
     return path
 
 

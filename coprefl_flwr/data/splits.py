@@ -326,8 +326,7 @@ def choose_classes(
     if not text.strip():
         return tuple(candidates)
     if not text.strip().isdecimal() or not 1 <= int(text) <= len(candidates):
-        allowed = f"a count of 1 to {len(candidates)}, the number of classes left, or {_LIST}"
-        raise _refused(what, text, f"must be {allowed}")
+        raise _refused(what, text, f"must be a count of 1 to {len(candidates)}, or {_LIST}")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
     return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
@@ -343,8 +342,7 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        others = "glyphs:domains, an .npz with domains, and hf:NAME:domains=COLUMN"
-        raise _refused(what, text, f"the dataset has no domains; datasets with them are {others}")
+        raise _refused(what, text, "the dataset has no domains")
     listed = _listed(what, text, len(names))
     if listed is not None:
         return listed

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, prefixed, unknown
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, prefixed
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
@@ -26,11 +26,6 @@ from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, load_start, r
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the conversion to grey (ITU-R BT.601)."""
-
-_FORMS = (
-    "allowed are a network of torchvision, resnet18=FILE with your own weights, and the folder or "
-    "model.safetensors of a model that this package saved"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +116,7 @@ def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
     from torchvision import models
 
     known = models.list_models(module=models)
-    if architecture not in known:
-        raise SettingsError(f"{unknown('network', architecture, known)} ({_FORMS})")
+    check_name("network", architecture, known)
     trained = models.get_model_weights(architecture).DEFAULT
     preprocessing = trained.transforms()
     input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std

@@ -33,8 +33,7 @@ def model_in(place: str, num_classes: int) -> nn.Module:
     with prefixed(place, "model"):
         about = read_json(folder / "config.json")
     if about.get("auto_map") or about.get("trust_remote_code"):
-        problem = "its config asks for other code (auto_map, trust_remote_code), which is never run"
-        raise SettingsError(f"{place}: {problem}", "model")
+        raise SettingsError(f"{place}: its config asks for other code, which is never run", "model")
     trained = any(folder.glob("*.safetensors"))
     if not trained and (others := [*folder.glob("*.bin")]):
         raise SettingsError(f"{place}: convert {others[0].name} to safetensors", "model")

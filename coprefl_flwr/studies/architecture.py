@@ -333,8 +333,7 @@ def checked_factory(network: Any, classes: int) -> Factory:
     Raises a SettingsError if `network` is not a function, or if its result is not a network.
     """
     if isinstance(network, nn.Module) or not callable(network):
-        needed = "a function of the number of classes that returns a network"
-        raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
+        raise wrong_type("network", network, "a function of num_classes", "lambda n: Net(n)")
     checked_network(f"network({classes})", network(classes), "Net(classes)")
     return lambda number: unwrapped(network(number))
 

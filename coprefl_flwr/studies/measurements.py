@@ -241,7 +241,6 @@ def own_measurements(text: str) -> Sequence[StageOf]:
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
-            needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
-            raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
+            raise SettingsError(f"measurements: {place} must be a subclass of StartMeasurement")
         kinds.append(kind)
     return kinds
