@@ -1,7 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -319,9 +319,9 @@ class Pretraining(TrainingStage):
         wide = [phase for phase in self.phases if phase.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
-    def chained(self, rounds: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the rounds in which the clients train in a chain, one after the other."""
-        numbers = [row.get("round", 0) for row in rounds]
+    def chained(self, store: Store) -> list[int]:
+        """Return the stored rounds in which the clients train in a chain, one after the other."""
+        numbers = [row.get("round", 0) for row in store.result(self)["rounds"]]
         return [n for n in numbers if self.phase_of(n).strategy_class.loss_of == "chain"]
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
