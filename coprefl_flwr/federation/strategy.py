@@ -97,6 +97,9 @@ class RoundStrategy(Strategy, RunStrategy):
     """Whether a pre-training trains the last layer. If not, the layer keeps its initial weights,
     which are the same in every process and are not sent."""
 
+    sums_steps: ClassVar[bool] = True
+    """Whether a round moves the model by the clients' steps, so that their sizes can be summed."""
+
     averages: ClassVar[bool] = False
     """Whether the method only aggregates by means of models, or by `LossMoments` of gradients. Only
     then can `aggregation` make the method robust, and the method has the options in
@@ -212,7 +215,8 @@ class RoundStrategy(Strategy, RunStrategy):
         """
         if "train" not in self.actions:
             return UNKNOWN
-        return Budget(work.step_sum, work.participants * work.samples_seen)
+        step_sum = work.step_sum if self.sums_steps else math.nan
+        return Budget(step_sum, work.participants * work.samples_seen)
 
     def summary(self) -> None:
         """Log the strategy's options, in the part of the log that Flower writes at the start."""
