@@ -9,12 +9,13 @@ import pandas as pd
 from torch import nn
 
 from coprefl_flwr.files import expanded, own
-from coprefl_flwr.report import Comparison, Report, figures, write_report
+from coprefl_flwr.report import Comparison, Report, write_report
 from coprefl_flwr.report.answer import half_interval, power
 from coprefl_flwr.report.columns import of_measure
 from coprefl_flwr.report.comparison import numbers
 from coprefl_flwr.report.figures.relations import differences
 from coprefl_flwr.report.formats import text
+from coprefl_flwr.report.starts_result import saved
 from coprefl_flwr.report.tables import table
 from coprefl_flwr.studies.choice import FIRST, Choice
 
@@ -77,9 +78,7 @@ class Chosen:
         """Return a figure of the differences from the chosen start; also save it to `path`."""
         drawn = differences(self.comparisons.comparisons[0].against(self.name))
         assert drawn  # There are two rows.
-        if path is not None:
-            figures.save(drawn[0], expanded(path))
-        return drawn[0]
+        return saved(drawn[0], path)
 
     def report(self, folder: str | Path) -> Path:
         """Write the page with tables and figures into a folder; return the path of the page.
