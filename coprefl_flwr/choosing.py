@@ -17,7 +17,7 @@ from torch import nn
 
 from coprefl_flwr import api
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import SettingsError, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, check_name, wrong_type
 from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PRETRAINING, RANDOM
@@ -154,8 +154,8 @@ def choose_start(
     OPTION.checked(draws, "draws")
     if budget:
         read_budget(budget)
-    if reference and reference not in named:
-        raise SettingsError(f"reference: {unknown('candidate', reference, named)}")
+    reference = reference or list(named)[-1]
+    check_name("candidate", reference, named, "reference")
     model = checked_network("network", network, usage)
     options = {"rounds": 50, "head": str(FRESH), "network": None, **downstream}
     how = api.downstream_of(tasks, **{k: v for k, v in options.items() if k not in NOT_OF_RUNS})
@@ -170,8 +170,8 @@ def choose_start(
         rows.append(_Row(row, how.metrics.headings, objects, candidate if given else None))
     phases = [phase for row in rows for phase in row.row.method.trained]
     known = {key for phase in phases for key in phase.keys(PRETRAINING)}
-    for key in searched.keys() - known:
-        raise SettingsError(f"search: {unknown('option', key, known)}")
+    for key in searched:
+        check_name("option", key, known, "search")
     for of_candidate in rows:
         of_candidate.reported(of_candidate.trials()[0])[0].study.check()
     with ExitStack() as entered:
@@ -184,7 +184,7 @@ def choose_start(
         store = Store(expanded(checkpoint).resolve())
         entered.enter_context(store.owned(f"checkpoint = {checkpoint}"))
         make = entered.enter_context(executor(store, workers, quiet=quiet))
-        file, reference = store.root / CHOICE, reference or list(named)[-1]
+        file = store.root / CHOICE
         choice = _OfObjects(rows, store, make, file, draws, budget, reference, margin)
         chosen = choice.chosen()
         folder = store.folder(choice.run(Cell(chosen.name, 0)).main)
@@ -196,12 +196,10 @@ def _named(candidates: Any) -> dict[str, Candidate]:
     if isinstance(candidates, Mapping):
         return {str(name): candidate for name, candidate in candidates.items()}
     if isinstance(candidates, str) or not isinstance(candidates, Sequence):
-        needed = "a mapping of names to candidates, or a list of methods"
-        raise wrong_type("candidates", candidates, needed, '["fedavg", "coprefl:gamma=0.5"]')
+        raise wrong_type("candidates", candidates, "a mapping or a list", '["fedavg", "random"]')
     names = [one if isinstance(one, str) else type(one).__name__ for one in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
-        how = f"{{'first {twice[0]}': ..., 'second {twice[0]}': ...}}"
-        raise SettingsError(f"candidates: several are named {twice[0]}: name them, as in {how}")
+        raise SettingsError(f"candidates: several are {twice[0]}: name them, in a mapping")
     return dict(zip(names, candidates, strict=True))
 
 

@@ -7,7 +7,6 @@
     coprefl plan RECIPE [--scale small] [--protocol NAME] [--set KEY=VALUE]
     coprefl report DIR [DIR ...] [--reference NAME]
     coprefl list [DIR]
-    coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
     coprefl schema
     coprefl --version
@@ -104,11 +103,6 @@ def parser() -> argparse.ArgumentParser:
     listing = add("list", "list recipes, stored runs and studies", "list outputs")
     folders = "folder with the folders of recipes and studies (default: outputs)"
     listing.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)
-    show = add("show", "show one stored initial model and its tasks", "show coprefl-0")
-    show.add_argument("name", help="name of the run in `coprefl list`, or its first letters")
-    models = Path("outputs/models")
-    stored = f"folder of the stored results (default: {models})"
-    show.add_argument("--models", type=Path, default=models, help=stored)
     summary = "check your own method against the rules that studies rely on"
     check = add("check-method", summary, "check-method mine.py:Mine")
     places = "a method as in the setting `method`: a name, module:NAME or file.py:NAME"

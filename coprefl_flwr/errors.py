@@ -41,6 +41,22 @@ def about_settings(*keys: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def prefixed(
+    what: str, *keys: str, of: type[Exception] | tuple[type[Exception], ...] = SettingsError
+) -> Iterator[None]:
+    """Raise an exception of the block as a SettingsError whose message begins with `what`.
+
+    `of` are the types of these exceptions. The error is about the settings `keys`, or else about
+    those of the exception.
+    """
+    try:
+        yield
+    except of as error:
+        own = keys or getattr(error, "keys", ())
+        raise SettingsError(f"{what}: {one_line(error)}", *own) from error
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of an exception as one line.
 
@@ -86,6 +102,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     hint = f"known are {names}" if names else f"no {what} exists"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else hint
     return f"unknown {what} '{excerpt(name, 200)}': {hint}"
+
+
+def check_name(what: str, name: str, known: Iterable[str], about: str = "", *keys: str) -> None:
+    """Raise a SettingsError if a name is not known, which names the most similar known name.
+
+    `what` is the kind of the name. The message begins with `about`; `keys` are as in the error.
+    """
+    names = list(known)
+    if name not in names:
+        raise SettingsError(f"{about}: " * bool(about) + unknown(what, name, names), *keys)
 
 
 def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:

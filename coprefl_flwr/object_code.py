@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import prefixed
 
 CODE = (FunctionType, type, ModuleType)
 CONSTANTS = (*CODE, bool, int, float, complex, str, bytes, tuple, frozenset, torch.dtype)
@@ -63,12 +63,10 @@ def code_hash(*objects: Any) -> str:
 
     for what in waiting:  # The pickler adds code to this list.
         values = io.BytesIO()
-        try:
+        name = getattr(what, "__qualname__", "a network or another object")
+        problem = f"{name}: its changes would not be noticed, as it cannot be pickled"
+        with prefixed(problem, of=Exception):  # An object may raise any exception.
             PicklerOfValues(values).dump(list(_parts(what)))
-        except Exception as error:  # An object may raise any exception.
-            name = getattr(what, "__qualname__", "a network or another object")
-            problem = f"{name}: its changes would not be noticed, as it cannot be pickled"
-            raise SettingsError(f"{problem}: {one_line(error)}") from error
         hashed.update(values.getvalue())
     return hashed.hexdigest()
 

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, unknown
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, unknown
 from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
@@ -205,8 +205,7 @@ def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> d
     """
     by_name = {option.name: option for option in known.values()}
     for name in values:
-        if name not in by_name:
-            raise SettingsError(unknown("option", name, by_name))
+        check_name("option", name, by_name)
     return {name: by_name[name].checked(value, name) for name, value in values.items()}
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, one_line, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.named import parse, split_options
 
@@ -69,8 +69,7 @@ def register(kind: str, name: str, what: Any) -> None:
     # Imported here, because the import takes seconds and only programs register code.
     from coprefl_flwr.object_code import code_hash
 
-    if kind not in KINDS:
-        raise SettingsError(unknown("kind", kind, KINDS))
+    check_name("kind", kind, KINDS)
     if not re.fullmatch(r"[^\W\d_][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
     REGISTERED[kind, name] = what, code_hash(what)
@@ -144,8 +143,7 @@ def whole_path(file: str, folder: Path) -> str:
     """
     path = str((folder / expanded(file)).resolve())
     if sign := re.search(r"[\s+]", path):
-        problem = f"{path}: the path of a file in settings must not contain {sign[0]!r}"
-        raise SettingsError(f"{problem}; move the file, or rename it or its folder")
+        raise SettingsError(f"{path}: paths in settings must not contain {sign[0]!r}: rename it")
     return path
 
 

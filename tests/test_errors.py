@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.errors import LONGEST, one_line, shorten, wrong_type
+from coprefl_flwr.errors import LONGEST, SettingsError, one_line, prefixed, shorten, wrong_type
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_error_is_described_in_one_line():
 def test_error_of_a_wrong_type_names_the_value_and_an_example(value, got):
     line = str(wrong_type("starts", value, "a mapping", "{'a': 1}"))
     assert line == f"starts: got {got}; pass a mapping, as in {{'a': 1}}"
+
+
+def test_prefix_and_settings_of_an_error():
+    failed = pytest.raises(SettingsError, match=r"^loss: KeyError: 0$")
+    with failed as raised, prefixed("loss", "loss", of=LookupError):
+        _ = {}[0]
+    assert raised.value.keys == ("loss",)
+    with pytest.raises(SettingsError, match=r"^a: b$") as raised, prefixed("a"):
+        raise SettingsError("b", "key")
+    assert raised.value.keys == ("key",)
+    with pytest.raises(KeyError), prefixed("a"):
+        raise KeyError

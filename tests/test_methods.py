@@ -81,7 +81,6 @@ def test_clip_norm_with_scaffold_variant_II_is_refused():
 
 def test_too_few_samples_for_a_split_are_refused():
     TorchClient.check_samples(1)
-    CoPreFLClient.check_samples(2)
     CoPreFLClient.check_samples(2, support_fraction=0.5, resplit=False)
     for samples, fraction in ((1, 0.8), (4, 0.1)):
         with pytest.raises(SettingsError, match=f"{samples} samples cannot be split at {fraction}"):

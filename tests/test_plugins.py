@@ -74,7 +74,7 @@ def test_relative_file_is_found_in_the_folder(file, tmp_path):
     assert plugins.resolved("coprefl:gamma=0.5", tmp_path) == "coprefl:gamma=0.5"
     assert plugins.without_folders(f"{file}:width:times=2") == "mine.py:width:times=2"
     for name in ("two words", "one+two"):
-        with pytest.raises(SettingsError, match=r"in settings must not contain .* move the file"):
+        with pytest.raises(SettingsError, match=r"in settings must not contain .* rename it"):
             plugins.resolved("mine.py:width", tmp_path / name)
 
 

@@ -55,11 +55,8 @@ class CoPreFLClient(TorchClient):
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
         """Raise a SettingsError if `fewest` samples give an empty support or query set."""
-        fraction = options.get(
-            "support_fraction", CoPreFLClient.options["support_fraction"].default
-        )
         with about_settings("support-fraction"):
-            split_in_two(fewest, fraction, np.random.default_rng(0))
+            split_in_two(fewest, options["support_fraction"], np.random.default_rng(0))
         cls._check_noise(options)
 
     @classmethod

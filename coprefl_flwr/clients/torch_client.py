@@ -179,8 +179,7 @@ class TorchClient(NumPyClient):
         metrics. Raises a SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
-            remedy = "pass test=SAMPLES, or set evaluate_every=0 in the strategy"
-            raise SettingsError(f"this client has no test samples: {remedy}")
+            raise SettingsError("this client has no test samples: pass test= or evaluate_every=0")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing(), torch_seeded(*self.key(config, "evaluation"), network=model):
             metrics = dict(evaluate(model, batches, own=self.metrics, loss=self.training.loss))

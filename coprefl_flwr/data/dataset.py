@@ -221,8 +221,7 @@ def _check_finite(source: str, what: str, values: Tensor) -> None:
     if values.is_floating_point() and not values.sum().isfinite():
         wrong = (~values.isfinite().reshape(len(values), -1).all(dim=1)).nonzero()
         if len(wrong):
-            problem = f"{what} {int(wrong[0])} has a missing value, a NaN or an infinity"
-            raise SettingsError(f"{source}: {problem}: fill in such values, or leave out the items")
+            raise SettingsError(f"{source}: {what} {int(wrong[0])} has a NaN or an infinity")
 
 
 def _targets(source: str, labels: npt.NDArray[Any], n: int) -> Tensor | None:
@@ -245,10 +244,8 @@ def _outputs_for(targets: Tensor) -> int:
 def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
     """Return n integers, (n,) or (n, 1), as int64 (n,); SettingsError for other shapes, dtypes."""
     if column.shape not in ((n,), (n, 1)) or not np.issubdtype(column.dtype, np.integer):
-        raise SettingsError(
-            f"{source}: {name} are {column.dtype} of shape {column.shape}; {n} integers are "
-            "needed, one per input"
-        )
+        got = f"{column.dtype} of shape {column.shape}"
+        raise SettingsError(f"{source}: {name} are {got}; {n} integers are needed")
     return column.reshape(n).astype(np.int64)
 
 
@@ -291,11 +288,9 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     # Labels may be large ids: among the first len(labels) + 1 numbers, one then occurs in no label.
     empty = np.setdiff1d(np.arange(min(classes, len(labels) + 1)), labels).tolist()
     if empty:
-        raise SettingsError(
-            f"{source}: no sample is of class {excerpt(', '.join(map(str, empty)))}; labels must "
-            "be 0, 1, 2, ... without gaps: set relabel = true (in Python relabel=True) to renumber "
-            "them"
-        )
+        missing = excerpt(", ".join(map(str, empty)))
+        needed = "labels must be 0, 1, 2, ... without gaps: set relabel = true (relabel=True)"
+        raise SettingsError(f"{source}: no sample is of class {missing}; {needed}")
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 from coprefl_flwr.data.dataset import Dataset
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.user_data import LABELS, as_dataset, parts_of
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import check_name, prefixed
 from coprefl_flwr.files import expanded
 from coprefl_flwr.named import parse, split_options
 
@@ -32,22 +32,16 @@ def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset
     what, (place, given) = f"dataset '{name}'", parse(name.removeprefix(HUGGING_FACE))
     options: dict[str, Any] = {key: str(value) for key, value in given.items()}
     for key in options:
-        if key not in _OPTIONS:
-            raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
+        check_name("option", key, _OPTIONS, what)
     configuration = options.pop("name", None)
     path = expanded(place)
-    try:
+    tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
+    with prefixed(f"{what} {tried}", of=Exception):  # The library raises any type of error.
         if any((path / file).is_file() for file in _SAVED):
             stored: Any = datasets.load_from_disk(str(path))
         else:
             source = str(path) if path.exists() else place
             stored = datasets.load_dataset(source, configuration)
-    except Exception as error:  # The library and its dependencies raise any type of error.
-        tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
-        raise SettingsError(
-            f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
-            "that `save_to_disk` wrote"
-        ) from error
     parts = _drawn(parts_of(what, stored), options.get("label"), reduction)
     how = {"image_size": reduction.image_size, "columns": options.pop("image", ())}
     dataset = as_dataset(what, parts, relabel, **how, **options)

@@ -9,7 +9,7 @@ import torch
 
 from coprefl_flwr.data.dataset import Dataset, make_dataset, renumbered
 from coprefl_flwr.data.text import CHARACTERS, TextDataset
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, prefixed, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
 _PARTS = ("train_", "val_", "test_")
@@ -21,12 +21,9 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     `labels` is the name of the array with the labels. `relabel` is as in `as_dataset`. Raises a
     SettingsError if the file has another form, or if it has no such labels.
     """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
-    except Exception as error:  # NumPy and zipfile raise many types.
-        why = excerpt(one_line(error), 200)
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
+    problem = prefixed(f"{path}: not a readable .npz of plain arrays", of=Exception)
+    with problem, np.load(path, allow_pickle=False) as stored:
+        arrays = dict(stored)
     if {"text", "starts"} <= arrays.keys():
         columns = {name: arrays[name] for name in ("text", "starts", "labels", "groups", "test")}
         return TextDataset(**columns, length=int(arrays["length"]), classes=CHARACTERS)
@@ -35,8 +32,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     fits = all(array.dtype == np.uint8 and array.ndim in (3, 4) for array in images)
     if not fits or len({array.shape[1:] for array in images}) > 1:
         kinds = " and ".join(f"{array.dtype} {array.shape}" for array in images)
-        allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
-        raise SettingsError(f"{path}: images are {kinds}; allowed are {allowed}")
+        raise SettingsError(f"{path}: images are {kinds}, not uint8 (N, H, W) or (N, H, W, C)")
     columns = _columns(arrays, parts)
     if labels not in columns or labels == "images":
         known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
@@ -65,10 +61,8 @@ def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
     for parts in (("",), _PARTS, ("train_", "test_")):
         if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
             return parts
-    raise SettingsError(
-        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
-        "labels, or train_images, train_labels, test_images and test_labels"
-    )
+    keys = ", ".join(sorted(arrays)) or "(none)"
+    raise SettingsError(f"{path}: has the keys {keys}; needed are images and labels")
 
 
 def _columns(arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:

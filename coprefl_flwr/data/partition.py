@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, one_line, unknown
 from coprefl_flwr.named import parsed, split_options
 from coprefl_flwr.options import check_declared, option
 
@@ -182,9 +182,8 @@ def _by_groups(
     large = numbers[sizes >= min_samples]
     clients = max(1, len(large)) if clients is None else clients
     if len(large) < clients:
-        fewer = "use fewer clients or a smaller min-samples"
         counts = f"{len(large)} of {len(numbers)} groups have {min_samples} samples or more"
-        raise SettingsError(f"{what}: only {counts}; {fewer}")
+        raise SettingsError(f"{what}: only {counts}")
     drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
@@ -276,8 +275,7 @@ def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> d
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
-        if name not in allowed:
-            raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
+        check_name("option", name, allowed, what)
         values = [parsed(item) for item in value.split(",")]
         one_size = name == "partition_sizes" and len(values) == 1
         options[name] = values * clients if one_size else values if "," in value else values[0]
@@ -386,9 +384,8 @@ def deal(
             order = seeds.generator(*key, number, label).permutation(of_class)
             if wanted.sum() > len(order):
                 has = f"{domain.name} has {len(order)} samples of class {label}"
-                line = f"{has}, but its clients need {wanted.sum()}"
                 keys = ("train-per-class", "personal-clients", "personal-datasets")
-                raise SettingsError(f"{line}: use fewer clients or a smaller {keys[0]}", *keys)
+                raise SettingsError(f"{has}, but its clients need {wanted.sum()}", *keys)
             remaining_ratio = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
             test_counts = np.floor(wanted * min(ratio, remaining_ratio) + 1e-9).astype(np.int64)
             cuts = np.split(order, np.cumsum(np.concatenate([wanted, test_counts])))

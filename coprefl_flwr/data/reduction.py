@@ -67,8 +67,7 @@ class Reduction:
         if self == Reduction(seed=self.seed):
             return dataset
         if not isinstance(dataset, ImageDataset):
-            line = "image-size and samples-per-class need images, but this dataset has none"
-            raise SettingsError(f"{source}: {line}")
+            raise SettingsError(f"{source}: image-size and samples-per-class need images")
         rows = self.rows(dataset.labels)
         if len(rows) == len(dataset.labels) and self.resized(dataset.images[:1]).shape[1:] == (
             dataset.shape

@@ -18,7 +18,7 @@ from coprefl_flwr.data.hugging_face import HUGGING_FACE, files_of, read_hugging_
 from coprefl_flwr.data.npz import read_npz
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.user_data import as_dataset
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, prefixed, unknown
 from coprefl_flwr.files import expanded
 
 _FACTS = yaml.safe_load(Path(__file__).with_name("torchvision.yaml").read_text(encoding="utf-8"))
@@ -155,13 +155,10 @@ def _published(name: str, data_dir: Path) -> Dataset:
         which = {"split": "train" if train else "test"} if name == "SVHN" else {"train": train}
         return getattr(datasets, name)(data_dir, download=True, **which, **options.get(name, {}))
 
-    try:
+    by_hand = f"copy {_FACTS['files'][name]} to {data_dir}"
+    problem = f"dataset '{name}' could not be downloaded ({by_hand})"
+    with prefixed(problem, of=(ImportError, OSError, RuntimeError)):
         parts = [part(True), part(False)]
-    except (ImportError, OSError, RuntimeError) as error:
-        raise SettingsError(
-            f"dataset '{name}' is not in {data_dir} and could not be downloaded "
-            f"({one_line(error)}); copy {_FACTS['files'][name]} to that folder"
-        ) from error
     # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"
     targets = np.concatenate([np.asarray(getattr(p, column), dtype=np.int64) for p in parts])

@@ -15,7 +15,7 @@ from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, chec
 from coprefl_flwr.data.partition import SCHEMES, Spread
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
-from coprefl_flwr.errors import SettingsError, about_settings, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, check_name
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
@@ -194,11 +194,8 @@ class Datasets:
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
-        raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]}, "
-            f"and {kinds[1]}; both must be images of bytes of one shape (channels, height, width: "
-            "set image-size), or tensors of one shape, with equal targets; texts have no tasks"
-        )
+        both = f"task-dataset and dataset: samples are {kinds[0]}, and {kinds[1]}"
+        raise SettingsError(f"{both}; one kind and one shape are needed: set image-size")
 
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -304,8 +301,7 @@ def split_classes(
     pool = everything - set(second)
     first = choose_classes(what, pretraining, num_classes, pool, seed_key=seed_key)
     if not first:
-        why = f"no class is left, because downstream-classes takes all {num_classes}"
-        raise _refused(what, pretraining, why)
+        raise _refused(what, pretraining, f"downstream-classes takes all {num_classes} classes")
     shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
         why = f"shares classes {shared} with downstream-classes; set allow-class-overlap = true"
@@ -330,8 +326,7 @@ def choose_classes(
     if not text.strip():
         return tuple(candidates)
     if not text.strip().isdecimal() or not 1 <= int(text) <= len(candidates):
-        allowed = f"a count of 1 to {len(candidates)}, the number of classes left, or {_LIST}"
-        raise _refused(what, text, f"must be {allowed}")
+        raise _refused(what, text, f"must be a count of 1 to {len(candidates)}, or {_LIST}")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
     return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
@@ -347,14 +342,12 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        others = "glyphs:domains, an .npz with domains, and hf:NAME:domains=COLUMN"
-        raise _refused(what, text, f"the dataset has no domains; datasets with them are {others}")
+        raise _refused(what, text, "the dataset has no domains")
     listed = _listed(what, text, len(names))
     if listed is not None:
         return listed
     for name in text.split():
-        if name not in names:
-            raise _refused(what, text, unknown("domain", name, names))
+        check_name("domain", name, names, f"{what} = '{text}'", what)
     return tuple(number for number, name in enumerate(names) if name in text.split())
 
 
@@ -390,8 +383,7 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
     """
     first = part_of(n, fraction)
     if not 0 < first < n:
-        line = f"{n} samples cannot be split at {fraction:g}: one part would be empty"
-        raise SettingsError(line)
+        raise SettingsError(f"{n} samples cannot be split at {fraction:g}: a part would be empty")
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[:first]), np.sort(order[first:])
 

@@ -23,7 +23,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.inputs import Inputs, joined, mapped
 from coprefl_flwr.data.reduction import Reduction
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, one_line, prefixed
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
@@ -111,10 +111,8 @@ def as_dataset(
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
-    try:
+    with prefixed(f"{source}: targets have several shapes; {_ONE}", of=ValueError):
         labels = np.array(reader.labels)
-    except ValueError as error:
-        raise SettingsError(f"{source}: targets have several shapes; {_ONE}") from error
     is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
@@ -186,10 +184,8 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
         if isinstance(whole, data.IterableDataset) or not map_style or not len(whole):
-            raise SettingsError(
-                f"{source}: got the type {type(whole).__name__}; needed is a map-style torch "
-                "Dataset that is not empty, a DataLoader of one, or a Hugging Face Dataset"
-            )
+            needed = "a map-style Dataset that is not empty, of torch or Hugging Face"
+            raise SettingsError(f"{source}: got the type {type(whole).__name__}; pass {needed}")
         if isinstance(part, data.DataLoader):
             _check_reads_all(source, part)
     return parts
@@ -197,12 +193,9 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
 
 def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
-    sampler = loader.sampler
-    if type(sampler) not in (data.SequentialSampler, data.RandomSampler):
-        raise SettingsError(
-            f"{source}: the DataLoader's {type(sampler).__name__} may repeat or leave out samples; "
-            "pass a loader without it, of torch.utils.data.Subset(dataset, indices)"
-        )
+    if (sampler := type(loader.sampler)) not in (data.SequentialSampler, data.RandomSampler):
+        problem = f"the DataLoader's {sampler.__name__} may repeat or leave out samples"
+        raise SettingsError(f"{source}: {problem}; pass a loader of Subset(dataset, indices)")
 
 
 def _class_names(source: str, part: Any, label: str) -> list[str] | None:
@@ -227,10 +220,7 @@ def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str
     for other in named:
         if other != named[0]:
             shown = excerpt(" and ".join(map(", ".join, (named[0], other))))
-            raise SettingsError(
-                f"{source}: its parts name their classes differently ({shown}); give all parts the "
-                "same class names in the same order"
-            )
+            raise SettingsError(f"{source}: its parts name their classes differently: {shown}")
     return named[0] if named else None
 
 
@@ -302,8 +292,7 @@ class _Reader:
         return collate(items)
 
     def _check_key(self, key: str, item: Iterable[str]) -> None:
-        if key not in item:
-            raise SettingsError(f"{self.source}: {unknown('column', key, map(str, item))}")
+        check_name("column", key, map(str, item), self.source)
 
     def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str, Sequence[str]]:
         """Return the keys of an item's label, of its only input or "", and of its inputs."""
@@ -321,10 +310,9 @@ class _Reader:
     def _key(self, role: str, candidates: Sequence[str], item: Mapping[str, Any]) -> str:
         """Return the only candidate, a key of the item."""
         if len(candidates) != 1:
-            unclear = f"{', '.join(candidates)}, and it is not clear which is the {role}"
-            remedy = "batch=lambda item: (item['INPUT'], item['LABEL'])"
-            line = f"its items have {unclear}: write {remedy}, or after a dataset's name"
-            raise SettingsError(f"{self.source}: {line} :image=INPUT,label=LABEL")
+            unclear = f"its items have {', '.join(candidates)}, and it is not clear which is the"
+            remedy = "pass batch=, or write :image=INPUT,label=LABEL after a dataset's name"
+            raise SettingsError(f"{self.source}: {unclear} {role}: {remedy}")
         self._check_key(candidates[0], item)
         return candidates[0]
 
@@ -389,10 +377,8 @@ def _numbered(source: str, columns: Mapping[str, Any], n: int) -> dict[str, Any]
             values = np.array(values.tolist())
         missing = values.dtype.kind == "O" or (values.dtype.kind == "f" and np.isnan(values).any())
         if values.shape not in ((n,), (n, 1)) or missing:
-            raise SettingsError(
-                f"{source}: {name} are an array of {values.dtype}, of shape {values.shape}; needed "
-                f"is one name or number for each of the {n} samples, all of one type"
-            )
+            got = f"{name} are an array of {values.dtype}, of shape {values.shape}"
+            raise SettingsError(f"{source}: {got}; needed are {n} names or numbers, of one type")
         names, numbers = np.unique(values, return_inverse=True)
         numbered[name] = numbers.reshape(-1)
         if name == "domains":

@@ -11,7 +11,6 @@ from coprefl_flwr.federation.aggregation import PerClient as PerClient
 from coprefl_flwr.federation.aggregation import Total as Total
 from coprefl_flwr.federation.budget import Budget as Budget
 from coprefl_flwr.federation.budget import Work as Work
-from coprefl_flwr.federation.context import Listed as Listed
 from coprefl_flwr.federation.context import RoundContext as RoundContext
 from coprefl_flwr.federation.exchange import Exchange as Exchange
 from coprefl_flwr.federation.exchange import Replies as Replies

@@ -24,7 +24,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.federation.keep import Best
 from coprefl_flwr.files import write_atomically
 
@@ -149,15 +149,13 @@ def continue_from(
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < checkpoint.round:
-        over = f"{path} has round {checkpoint.round} already; set this number or more"
-        raise SettingsError(f"num_rounds = {num_rounds}: {over}")
+        raise SettingsError(f"num_rounds: {path} has round {checkpoint.round} already")
     free = {"min_available_nodes", "max_failed_rounds"}  # These do not change the results.
     written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     for name in sorted({**written, **checkpoint.options}.keys() - free):
         was, value = checkpoint.options.get(name), written.get(name)
         if was != value:
-            difference = f"its {name} is {was!r}, not {value!r}"
-            raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
+            raise SettingsError(f"{path} is of another run: its {name} is {was!r}, not {value!r}")
     # Removes lines that a killed run has written for later rounds.
     write_atomically(history_file(path), history_lines(checkpoint.history, checkpoint.round))
     logger.info("resumed from %s after round %s", path, checkpoint.round)
@@ -200,7 +198,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises a SettingsError if one of the two files is damaged, or if `path` is not a checkpoint of
     this package.
     """
-    try:
+    problem = f"{path} is not a complete checkpoint of this package"
+    with prefixed(f"{problem} (remove it and its history to start again)", of=Exception):
         tensors, text = read_sealed(path)
         header, best = json.loads(text), None
         if "best" in header:
@@ -216,9 +215,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             most_clients=int(header["most-clients"]),
             best=best,
         )
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
-        why = f"{path} is not a complete checkpoint of this package: {one_line(error)}"
-        raise SettingsError(f"{why}; remove this file and its history to start again") from error
 
 
 def remove_checkpoint(path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import prefixed
 from coprefl_flwr.files import inside, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
@@ -44,10 +44,6 @@ class Versions:
         """Mark the states that `clients` wrote in this attempt as the valid versions."""
         self.committed |= dict.fromkeys(clients, f"{server_round}-{attempt}")
 
-    def mark_checkpoint(self) -> None:
-        """Copy `committed` to `at_checkpoint`, after a checkpoint was written."""
-        self.at_checkpoint = dict(self.committed)
-
 
 class ClientState:
     """The stored versions of a client's state, one file per version.
@@ -70,11 +66,9 @@ class ClientState:
         if not version:
             return None
         file = self._file(config, version)
-        try:
+        lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
+        with prefixed(f"{lost}: {file}", of=ValueError):
             return read_sealed(file)[0]
-        except ValueError as error:
-            lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
-            raise SettingsError(f"{lost}: {file}") from error
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""

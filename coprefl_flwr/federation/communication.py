@@ -66,7 +66,7 @@ class Traffic:
         template = exchange.template
         answer = {name: template[name] for name in names}
         self.models_up += clients * self._models(nbytes(answer))
-        self.client_bytes_up += clients * serialised(answer)
+        self.client_bytes_up += clients * sum(map(size_of, to_record(answer, copy=False).values()))
 
     def as_metrics(self) -> dict[str, float]:
         """Return {name in tables and files: count}.
@@ -86,8 +86,3 @@ class Traffic:
 def nbytes(arrays: Arrays) -> int:
     """Return the number of bytes of the arrays' data, without headers."""
     return sum(np.asarray(array).nbytes for array in arrays.values())
-
-
-def serialised(arrays: Arrays) -> int:
-    """Return the bytes of the serialised arrays, each with its header."""
-    return sum(map(size_of, to_record(arrays, copy=False).values()))

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from coprefl_flwr.federation.exchange import Exchange, Replies, Round, concat_re
 from coprefl_flwr.federation.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.federation.transport import Transport
 
 
 @dataclass(kw_only=True, eq=False)
@@ -145,40 +148,6 @@ class RunStrategy:
         return Exchange("evaluate", arrays, ctx.evaluating(), MetricsOnly(), needed=1)
 
 
-class Members(Protocol):
-    """The interface through which a round finds the clients of a population."""
-
-    @property
-    def most_clients(self) -> int:
-        """The largest number of clients that were connected at the same time in the run."""
-
-    def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids of all clients; the first call waits until `wanted` clients connected."""
-
-    def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Split a chain, a list of client ids, into segments of clients on the same node."""
-
-
-@dataclass
-class Listed:
-    """A fixed list of client ids, used without a grid; each client is its own node."""
-
-    ids: Sequence[int]
-
-    @property
-    def most_clients(self) -> int:
-        """The number of clients in the list."""
-        return len(self.ids)
-
-    def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the list of client ids."""
-        return self.ids
-
-    def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Return one segment per client, as each client is its own node."""
-        return [[client] for client in chain]
-
-
 @dataclass(frozen=True, eq=False)
 class RoundContext:
     """One attempt at a round: the round's number, clients, random numbers and stored state.
@@ -188,8 +157,8 @@ class RoundContext:
     run : RoundStrategy
         The strategy with the options of the run, such as the seed, the population and the number
         of good replies that an exchange needs.
-    members : Transport or Listed
-        The clients. With `Listed([0, 1, 2])` a round can be run by hand, without a grid.
+    members : Transport
+        The clients.
     round : int
         The number of the round, from 1.
     attempt : int
@@ -206,7 +175,7 @@ class RoundContext:
     """
 
     run: RunStrategy
-    members: Members
+    members: "Transport"
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)

@@ -106,11 +106,8 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
 
     Strategies have this function as the method that Flower would call first in the old style.
     """
-    name = type(strategy).__name__
-    raise SettingsError(
-        f"{name} cannot run in ServerApp(server_fn=...): write an @app.main() function that calls "
-        f"{name}(...).start(grid, initial_arrays, num_rounds), as in examples/old_app.diff"
-    )
+    problem = f"{type(strategy).__name__} cannot run in ServerApp(server_fn=...)"
+    raise SettingsError(f"{problem}: call its start() in @app.main(), as in examples/old_app.diff")
 
 
 def without_colours() -> None:

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record
-from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
+from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line, prefixed
 from coprefl_flwr.federation.aggregation import Mean, PerClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.checkpoint import State
@@ -86,10 +86,8 @@ class FlowerStrategy(RoundStrategy):
         arguments = {name: value for name, value in values.items() if value is not None}
         if "strategy" in values:
             arguments["strategy"] = _inner(values["strategy"])
-        try:
+        with prefixed(cls.__name__, of=Exception):  # Flower's class may raise any error.
             return cls.of(**arguments)
-        except Exception as error:  # Flower's class may raise any error.
-            raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run one round: the participants train, and Flower's strategy aggregates their models.
@@ -270,8 +268,7 @@ def _inner(wrapped: str) -> Strategy:
     """Return the Flower strategy at a place with options, for a wrapper."""
     kind = method_class(plugins.find("method", wrapped))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
-        why = "it needs its own clients, or is a wrapper"
-        raise SettingsError(f"strategy = {wrapped}: cannot be wrapped: {why}")
+        raise SettingsError(f"strategy = {wrapped}: is a wrapper, or needs its own clients")
     strategy: Strategy = plugins.call(wrapped, kind.of, ())
     return strategy
 

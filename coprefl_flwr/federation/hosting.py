@@ -35,7 +35,8 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     A request without client ids is for the node's only client, whose id is `partition_id`.
     """
     config: dict[str, Any] = dict(records_of(message.content, ConfigRecord).get("config", {}))
-    method = method_name(message.metadata.message_type)
+    category, _, action = message.metadata.message_type.partition(".")
+    method = action or {"train": "fit"}.get(category, category)  # NAME for "train.NAME".
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
     returned = config.pop(messages.RETURNED, [])
@@ -114,15 +115,6 @@ def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
     sent = from_record(records.pop(name), copy=False) if records else {}
     records.pop(NO_MODEL, None)
     return sent, {name: from_record(record) for name, record in records.items()}
-
-
-def method_name(message_type: str) -> str:
-    """Return the name of the client's method for a message type.
-
-    The method is `fit` for "train", `evaluate` for "evaluate", and NAME for "train.NAME".
-    """
-    category, _, action = message_type.partition(".")
-    return action or {"train": "fit"}.get(category, category)
 
 
 def call_client(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, unknown, wrong_type
+from coprefl_flwr.errors import check_name, prefixed, wrong_type
 from coprefl_flwr.named import parse, with_options
 from coprefl_flwr.options import Checked, checked_options, declared, option
 from coprefl_flwr.plugins import METRIC
@@ -81,10 +81,8 @@ class Keep(Checked):
         if not isinstance(value, Mapping):
             raise wrong_type("keep", value, "a text or a mapping", '{"metric": "accuracy"}')
         chosen = {str(key).replace("-", "_"): entry for key, entry in value.items()}
-        try:
+        with prefixed("keep", "keep"):
             return cls(**checked_options(chosen, declared(cls)))
-        except SettingsError as error:
-            raise SettingsError(f"keep: {error}", "keep") from error
 
     def __str__(self) -> str:
         """Return the text of the metric and of the options that are not defaults."""
@@ -105,8 +103,7 @@ class Keep(Checked):
 
     def check(self, measured: Collection[str]) -> None:
         """Raise a SettingsError if the metric is not one of these."""
-        if self.metric not in measured:
-            raise SettingsError(f"keep: {unknown('metric', self.metric, measured)}", "keep")
+        check_name("metric", self.metric, measured, "keep", "keep")
 
     def ranked(self, value: float) -> float:
         """Return the value with the sign with which a larger one is better."""

@@ -95,8 +95,7 @@ def check_free(what: str, config: Mapping[str, object]) -> None:
     """
     for key in config:
         if key in (*OURS, *PER_CLIENT):
-            problem = f"{what}: '{key}' is set by the strategy itself"
-            raise SettingsError(f"{problem}; choose another name")
+            raise SettingsError(f"{what}: '{key}' is set by the strategy itself")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.files import expanded
 
 NODES = "nodes"
@@ -132,12 +132,10 @@ def hosted_clients(clients: Any) -> Hosted | None:
             raise SettingsError(f"clients = {clients}: must be at least 1")
         return int(clients)
     what = f"clients = {str(clients)!r}" if isinstance(clients, str | Path) else "clients"
-    try:
+    needed = "must have an entry 'node id = [client ids]' for each node"
+    with prefixed(f"{what}: {needed}", of=Exception):
         if isinstance(clients, str | Path):
             clients = tomllib.loads(expanded(clients).read_text(encoding="utf-8"))
         if not clients:
             raise ValueError("it is empty")
         return {int(node): checked_ids(list(ids)) for node, ids in clients.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        allowed = "must have an entry 'node id = [client ids]' for each node"
-        raise SettingsError(f"{what}: {allowed}: {one_line(error)}") from error

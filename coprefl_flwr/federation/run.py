@@ -325,7 +325,7 @@ class Run:
                 self.best,
             )
             write_checkpoint(self.checkpoint, checkpoint)
-            self.versions.mark_checkpoint()
+            self.versions.at_checkpoint = dict(self.versions.committed)
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return the report of a round, which is passed to hooks."""
@@ -354,7 +354,6 @@ def as_numbers(metrics: Mapping[str, Any]) -> RoundMetrics:
     for name, value in metrics.items():
         number = value.item() if getattr(value, "ndim", None) == 0 else value  # of NumPy or torch
         if isinstance(number, bool) or not isinstance(number, int | float):
-            kind = type(value).__name__
-            raise RunFailedError(f"metric '{name}' of the round is a {kind}; metrics are numbers")
+            raise RunFailedError(f"metric '{name}' is a {type(value).__name__}, not a number")
         numbers[name] = number
     return numbers

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, check_name, unknown
 from coprefl_flwr.federation.averaging import AVERAGES
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
@@ -97,6 +97,9 @@ class RoundStrategy(Strategy, RunStrategy):
     """Whether a pre-training trains the last layer. If not, the layer keeps its initial weights,
     which are the same in every process and are not sent."""
 
+    sums_steps: ClassVar[bool] = True
+    """Whether a round moves the model by the clients' steps, so that their sizes can be summed."""
+
     averages: ClassVar[bool] = False
     """Whether the method only aggregates by means of models, or by `LossMoments` of gradients. Only
     then can `aggregation` make the method robust, and the method has the options in
@@ -129,9 +132,7 @@ class RoundStrategy(Strategy, RunStrategy):
             raise SettingsError("average-window and average-decay: set one of them", *AVERAGES)
         hosted_clients(self.clients)
         for name, reduction in self.metric_reductions.items():
-            if reduction not in REDUCTIONS:
-                wrong = unknown("reduction", reduction, REDUCTIONS)
-                raise SettingsError(f"metric_reductions, {name}: {wrong}")
+            check_name("reduction", reduction, REDUCTIONS, f"metric_reductions, {name}")
         if not self.robust:
             return
         if not self.averages:
@@ -180,8 +181,7 @@ class RoundStrategy(Strategy, RunStrategy):
     def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""
         if self.min_replies > participants:
-            limit = f"must be at most participants = {participants}"
-            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
+            raise SettingsError(f"min_replies: must be at most participants = {participants}")
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
@@ -215,7 +215,8 @@ class RoundStrategy(Strategy, RunStrategy):
         """
         if "train" not in self.actions:
             return UNKNOWN
-        return Budget(work.step_sum, work.participants * work.samples_seen)
+        step_sum = work.step_sum if self.sums_steps else math.nan
+        return Budget(step_sum, work.participants * work.samples_seen)
 
     def summary(self) -> None:
         """Log the strategy's options, in the part of the log that Flower writes at the start."""
@@ -228,10 +229,8 @@ class RoundStrategy(Strategy, RunStrategy):
 
     def _refuse_step(self, *_: Any) -> Any:
         """Raise a SettingsError: the steps of Flower's loop are not those of a round here."""
-        raise SettingsError(
-            f"{type(self).__name__}: its start() calls no configure_train or aggregate_train: use "
-            "hooks= or override `round`, and use no wrapper (docs/how-to/flower-app.md)"
-        )
+        problem = f"{type(self).__name__}: its start() calls no configure_train or aggregate_train"
+        raise SettingsError(f"{problem}: override `round` instead (docs/how-to/flower-app.md)")
 
     configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]
     configure_evaluate = aggregate_evaluate = _refuse_step  # type: ignore[assignment]

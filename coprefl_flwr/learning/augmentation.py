@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from coprefl_flwr.data.inputs import Inputs
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.learning.user_functions import UserFunction, described
 
 
@@ -38,10 +38,7 @@ class Augmentation(UserFunction):
     def check(self, inputs: Inputs) -> None:
         """Raise a SettingsError if the augmentation changes the shape or the dtype of inputs."""
         before, _ = described(inputs), self.loaded
-        try:
+        with prefixed(f"augment = {self}", "augment", of=Exception):
             after = described(self(inputs, torch.Generator().manual_seed(0)))
-        except Exception as error:  # A user's augmentation may raise any exception.
-            raise SettingsError(f"augment = {self}: {one_line(error)}", "augment") from error
         if after != before:
-            problem = f"inputs {before} became {after}; shape and dtype must stay"
-            raise SettingsError(f"augment = {self}: {problem}", "augment")
+            raise SettingsError(f"augment = {self}: inputs {before} became {after}", "augment")

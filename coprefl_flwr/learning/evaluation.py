@@ -90,8 +90,7 @@ def cross_entropy_of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.ndim == 2 and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape:
         if outputs.shape[1] == outputs.shape[2]:
-            unclear = f"outputs {tuple(outputs.shape)}: are places or classes first? pass loss="
-            raise SettingsError(unclear)
+            raise SettingsError(f"outputs {tuple(outputs.shape)}: are classes last? pass loss=")
         outputs, targets = outputs.flatten(0, 1), targets.flatten()
     logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
     if not logits or targets.is_floating_point() or targets.is_complex():

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.learning.evaluation import are_classes, cross_entropy_of_classes, next_token
 from coprefl_flwr.learning.user_functions import UserFunction, described
 from coprefl_flwr.models.outputs import outputs_of
@@ -83,14 +83,11 @@ class Loss(UserFunction):
         with computing(network):
             outputs = outputs_of(network.eval(), mapped(Tensor.contiguous, inputs))
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
-        try:
-            with warnings.catch_warnings():
-                # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
-                warnings.filterwarnings("error", message="Using a target size")
-                value = self(outputs, targets)
-        except Exception as error:  # A user's loss may raise any exception.
-            both = f"outputs {described(outputs)} and targets {described(targets)}"
-            raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error
+        both = f"loss = {self}: outputs {described(outputs)} and targets {described(targets)}"
+        with prefixed(both, "loss", of=Exception), warnings.catch_warnings():
+            # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
+            warnings.filterwarnings("error", message="Using a target size")
+            value = self(outputs, targets)
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
             needed = "a scalar with a gradient is needed"
             raise SettingsError(f"loss = {self}: gives {described(value)}; {needed}", "loss")

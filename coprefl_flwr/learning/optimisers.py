@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, prefixed
 from coprefl_flwr.named import Choice
 
 SGD_RATE = 0.05
@@ -35,8 +35,7 @@ class Optimiser(Choice):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name.lower())
-        if self.name not in CLASSES:
-            raise SettingsError(unknown("optimiser", self.name, CLASSES), "optimiser")
+        check_name("optimiser", self.name, CLASSES, "", "optimiser")
 
     @property
     def rate(self) -> float:
@@ -50,10 +49,8 @@ class Optimiser(Choice):
         Raises a SettingsError if the class refuses the weights, an option or a value.
         """
         arguments = {"lr": rate, **others}
-        try:
+        with prefixed(f"optimiser = {self}", "optimiser", of=Exception):  # As the class raises.
             optimiser: Optimizer = CLASSES[self.name](weights, **self.arguments, **arguments)
-        except Exception as error:  # Which exceptions they are depends on the class.
-            raise SettingsError(f"optimiser = {self}: {one_line(error)}", "optimiser") from error
         return optimiser
 
 
@@ -108,12 +105,10 @@ class RateSchedule(Choice):
     """
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise SettingsError(unknown("schedule", self.name, SCHEDULES), "schedule")
-        try:
+        check_name("schedule", self.name, SCHEDULES, "", "schedule")
+        # Such as a TypeError for a missing or unknown option.
+        with prefixed(f"schedule = {self}", "schedule", of=Exception):
             factor = self.factor(999, 999)
-        except Exception as error:  # Such as a TypeError for a missing or unknown option.
-            raise SettingsError(f"schedule = {self}: {one_line(error)}", "schedule") from error
         if not 0 <= factor <= 1 or self.over not in (ROUNDS, STEPS):
             needed = f"factors between 0 and 1 are needed, over {ROUNDS} or {STEPS}"
             raise SettingsError(f"schedule = {self}: {needed}", "schedule")

@@ -146,17 +146,12 @@ class LocalTraining:
             steps = math.ceil(batches / self.accumulation)
         return steps if self.max_local_steps is None else min(steps, self.max_local_steps)
 
-    @property
-    def is_sgd(self) -> bool:
-        """Whether the steps are those of SGD, at one rate in each round."""
-        return self.chosen_optimiser == SGD and self.schedule.over == ROUNDS
-
     def check_sgd(self, why: str, *, clipped: bool = True) -> None:
         """Raise a SettingsError unless the steps are those of SGD, at one rate in each round.
 
         If `clipped` is False, the gradients must not be clipped either.
         """
-        if not self.is_sgd:
+        if self.chosen_optimiser != SGD or self.schedule.over != ROUNDS:
             both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
             raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
         if self.clip_norm is not None and not clipped:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from coprefl_flwr.arrays import CORRECTION, Arrays
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, check_name, prefixed, unknown
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.models.arrays import check_same_model, load_arrays
 from coprefl_flwr.models.copies import named_as
@@ -59,8 +59,7 @@ class Adapter(Choice):
     key = "type"
 
     def __post_init__(self) -> None:
-        if self.name != "lora":
-            raise SettingsError(unknown("adapter", self.name, ["lora"]), "adapter")
+        check_name("adapter", self.name, ["lora"], "", "adapter")
         _ = self.lora
 
     @functools.cached_property
@@ -70,10 +69,8 @@ class Adapter(Choice):
         targets = options.get("targets", ())
         of_layers = targets if isinstance(targets, tuple) else (targets,)
         options["targets"] = " ".join(map(str, of_layers))  # A number is the name of a layer too.
-        try:
+        with prefixed(f"adapter = {self}", "adapter"):
             return Lora(**checked_options(options, declared(Lora)))
-        except SettingsError as error:
-            raise SettingsError(f"adapter = {self}: {error}", "adapter") from error
 
     def added_to(self, network: nn.Module, trained: Collection[str]) -> nn.Module:
         """Return the network with new adapters, as a `PeftModel`.
@@ -120,14 +117,12 @@ def average_adapters(model: nn.Module, by: str) -> nn.Module:
     SettingsError
         If the way is unknown, or if the network has no adapter for which it is defined.
     """
-    if by not in AVERAGES:
-        raise SettingsError(unknown("average", by, AVERAGES), "adapter")
+    check_name("average", by, AVERAGES, "", "adapter")
     layers = [layer for _, layer in _layers(model)]
     plain = all(type(one).__name__ == "Linear" and not one.lora_variant for one in layers)
     if not layers or not (by == MEAN or plain):
-        problem = f"{type(model).__name__} has no adapters of peft's LoRA"
-        problem = f"{problem}, or not only plain ones of linear layers, as ffa and exact need them"
-        raise SettingsError(f"average = {by}: {problem}", "adapter")
+        needed = "plain adapters of peft's LoRA; ffa and exact need linear layers"
+        raise SettingsError(f"average = {by}: {type(model).__name__} needs {needed}", "adapter")
     for layer in layers:
         if by == FFA:
             layer.lora_A.requires_grad_(False)

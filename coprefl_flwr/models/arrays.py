@@ -43,8 +43,7 @@ def check_weights(model: nn.Module, what: str) -> None:
     `what` is the model's name in the message.
     """
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        problem = f"{what} has lazy layers, whose weights or buffers do not exist yet"
-        raise SettingsError(f"{problem}: call it once with a batch of samples")
+        raise SettingsError(f"{what} has lazy layers: call it once with a batch of samples")
 
 
 def first_names(model: nn.Module) -> dict[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, unknown
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, prefixed
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
@@ -26,11 +26,6 @@ from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, load_start, r
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the conversion to grey (ITU-R BT.601)."""
-
-_FORMS = (
-    "allowed are a network of torchvision, resnet18=FILE with your own weights, and the folder or "
-    "model.safetensors of a model that this package saved"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +102,8 @@ def load_backbone(name: str) -> Backbone:
     `save_model` wrote, or the `model.safetensors` in it. Raises a SettingsError if the name is
     unknown, or if the weights cannot be loaded or do not fit the network.
     """
-    try:
+    with prefixed(f"backbone '{name}'", "backbones"):
         return Backbone.of(*_network_and_images(name))
-    except SettingsError as error:
-        raise SettingsError(f"backbone '{name}': {error}", "backbones") from error
 
 
 def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
@@ -123,19 +116,15 @@ def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
     from torchvision import models
 
     known = models.list_models(module=models)
-    if architecture not in known:
-        raise SettingsError(f"{unknown('network', architecture, known)} ({_FORMS})")
+    check_name("network", architecture, known)
     trained = models.get_model_weights(architecture).DEFAULT
     preprocessing = trained.transforms()
     input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std
     if equals:
         return _from_file(architecture, expanded(file)), *input_format
-    try:
+    by_hand = f"download {trained.url}, and write {name}=FILE"
+    with prefixed(f"its weights could not be downloaded ({by_hand})", of=OSError):
         return models.get_model(name, weights=trained), *input_format
-    except OSError as error:
-        by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
-        why = f"its weights could not be downloaded ({error}); {by_hand}"
-        raise SettingsError(why) from error
 
 
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
@@ -147,8 +136,7 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     model = str(about.get("model"))
     allowed = ("model", model) in plugins.REGISTERED or plugins.is_listed(model)
     if model not in MODELS and not allowed:
-        code = excerpt(model, 200)
-        raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
+        raise SettingsError(f"its network {excerpt(model, 200)}: {plugins.VARIABLE} must list it")
     shape = tuple(about["input-shape"])
     key = about.get("settings", {}).get("seed", 0), "model"  # What is frozen was drawn from it.
     network = build_model(model, about["num-classes"], shape, about["norm"], key)

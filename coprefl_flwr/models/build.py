@@ -78,18 +78,14 @@ def head_names(
     """Return the head of the network `name` (see `head_of`); a SettingsError if it has none."""
     head = head_of(lambda number: build_model(name, number, input_shape, norm), num_classes)
     if not head:
-        raise SettingsError(
-            f"model {name!r} has no array whose shape depends on the number of classes; "
-            "one is needed as the head that a downstream task replaces"
-        )
+        raise SettingsError(f"model {name!r} has no array that depends on the number of classes")
     return head
 
 
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
     if name not in MODELS:
         line = unknown("model", name, [*MODELS, *plugins.brought("model")])
-        own = "for your own model write module:NAME or path/file.py:NAME"
-        raise SettingsError(f"{line} ({own})", "model")
+        raise SettingsError(f"{line} (or module:NAME, path/file.py:NAME)", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return networks.CharLSTM(num_classes)
@@ -132,10 +128,7 @@ def own_model(
     else:
         model = plugins.call(text, functools.partial(function, num_classes=num_classes), ())
     if not isinstance(model, nn.Module):
-        called = f"{text} returned {type(model).__name__}"
-        raise SettingsError(
-            f"{called} for {num_classes} classes; a torch.nn.Module is needed", kind
-        )
+        raise SettingsError(f"{text} returned {type(model).__name__}, not a torch.nn.Module", kind)
     check_weights(model, text)
     return unwrapped(model)
 

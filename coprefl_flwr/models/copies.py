@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import prefixed
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
@@ -45,11 +45,9 @@ def copied(
     lock.
     """
     with _Values():
-        try:
+        why = "cannot be copied by copy.deepcopy (define __deepcopy__)"
+        with prefixed(f"{what} {why}", of=Exception):  # A user's object can raise any type.
             return copy.deepcopy(network, memo)
-        except Exception as error:  # A user's object can raise any type of error.
-            why = f"cannot be copied by copy.deepcopy ({one_line(error)}); define __deepcopy__"
-            raise SettingsError(f"{what} {why}") from error
 
 
 def sharing_base(network: nn.Module, what: str = "the network") -> Any:

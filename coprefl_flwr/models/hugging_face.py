@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.files import expanded, read_json
 
 HUGGING_FACE = "hf:"
@@ -14,11 +14,8 @@ HUGGING_FACE = "hf:"
 
 def library(name: str) -> Any:
     """Return a library that takes seconds to import; a SettingsError if it is not installed."""
-    try:
+    with prefixed(f"{name} needs pip install 'coprefl-flwr[peft]'", of=ImportError):
         return importlib.import_module(name)
-    except ImportError as error:
-        needed = "pip install 'coprefl-flwr[peft]'"
-        raise SettingsError(f"{name} cannot be imported: {needed} ({one_line(error)})") from error
 
 
 def model_in(place: str, num_classes: int) -> nn.Module:
@@ -33,16 +30,13 @@ def model_in(place: str, num_classes: int) -> nn.Module:
     are only weights of another format, or if `transformers` cannot make the model.
     """
     transformers, folder = library("transformers"), expanded(place.removeprefix(HUGGING_FACE))
-    if not (folder / "config.json").is_file():
-        raise SettingsError(f"{place}: there is no file {folder / 'config.json'}", "model")
-    about = read_json(folder / "config.json")
+    with prefixed(place, "model"):
+        about = read_json(folder / "config.json")
     if about.get("auto_map") or about.get("trust_remote_code"):
-        problem = "its config asks for other code (auto_map, trust_remote_code), which is never run"
-        raise SettingsError(f"{place}: {problem}", "model")
+        raise SettingsError(f"{place}: its config asks for other code, which is never run", "model")
     trained = any(folder.glob("*.safetensors"))
     if not trained and (others := [*folder.glob("*.bin")]):
-        problem = f"{others[0].name} is no safetensors file: convert it by save_pretrained"
-        raise SettingsError(f"{place}: {problem}", "model")
+        raise SettingsError(f"{place}: convert {others[0].name} to safetensors", "model")
     name = (about.get("architectures") or [""])[0]
     if not name.endswith("Classification"):
         kind = "Image" if "image_size" in about else "Sequence"
@@ -50,7 +44,7 @@ def model_in(place: str, num_classes: int) -> nn.Module:
     # A study makes a model many times.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
+    with prefixed(place, "model", of=Exception):  # The library raises any type of error.
         config = transformers.AutoConfig.from_pretrained(folder, num_labels=num_classes)
         kind = getattr(transformers, name)
         if trained:
@@ -58,6 +52,4 @@ def model_in(place: str, num_classes: int) -> nn.Module:
             model: nn.Module = kind.from_pretrained(folder, use_safetensors=True, **options)
         else:
             model = getattr(kind, "from_config", kind)(config)
-    except Exception as error:  # The library raises any type of error.
-        raise SettingsError(f"{place}: {one_line(error)}", "model") from error
     return model

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, check_name, one_line, prefixed
 from coprefl_flwr.files import (
     PART,
     SUMS,
@@ -134,7 +134,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
     Raises a SettingsError with the names of the tensors that are missing, are unknown or have
     another shape, or if there is no such file or function.
     """
-    try:
+    with prefixed(text):
         if text.startswith(TORCHVISION):
             tensors = _of_torchvision(text.removeprefix(TORCHVISION))
         elif (path := path_of(text)) is not None:
@@ -146,8 +146,6 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
                 module = own_model(text, network.num_classes, network.input_shape, "start")
             tensors = module.state_dict()
         return _fitted(network, tensors, needs_head)
-    except SettingsError as error:
-        raise SettingsError(f"{text}: {error}", *error.keys) from error
 
 
 def load_start(model: nn.Module, path: str | Path) -> nn.Module:
@@ -192,12 +190,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if isinstance(content.get("state_dict"), dict):
             content = content["state_dict"]
     except Exception as error:  # A bad file can raise any type of error; the user gets one line.
-        why = one_line(error).partition(". ")[0]
-        raise SettingsError(f"the weights cannot be read: {why}") from error
+        raise SettingsError(f"cannot be read: {one_line(error).partition('. ')[0]}") from error
     for name, tensor in content.items():
         if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise SettingsError(f"{name!r} is a {kind}; a state_dict of tensors is needed")
+            raise SettingsError(f"{name!r} is a {type(tensor).__name__}, not a tensor")
     return content
 
 
@@ -206,14 +202,11 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
 
     families = [family for key, family in vars(models).items() if key.endswith("_Weights")]
     known = [str(member) for family in families for member in family]
-    if name not in known:
-        raise SettingsError(unknown("weights", name, known))
-    try:
+    check_name("weights", name, known)
+    with prefixed("they could not be downloaded", of=(OSError, RuntimeError)):
         weights: Mapping[str, Tensor] = models.get_weight(name).get_state_dict(
             progress=False, check_hash=True, weights_only=True
         )
-    except (OSError, RuntimeError) as error:
-        raise SettingsError(f"they could not be downloaded ({one_line(error)})") from error
     return weights
 
 

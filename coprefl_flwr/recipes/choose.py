@@ -26,7 +26,7 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Failures, Make, run_rows
 from coprefl_flwr.recipes.recipe import ALL, HALVING, Recipe, RecipeRow
 from coprefl_flwr.recipes.runs import Run, StudyRun
-from coprefl_flwr.recipes.search import TableRow, table_rows
+from coprefl_flwr.recipes.search import TableRow, check_runs, table_rows
 from coprefl_flwr.report import Report
 from coprefl_flwr.studies import choice
 from coprefl_flwr.studies.choice import FIRST, SCREENS, Cell
@@ -113,7 +113,7 @@ class Candidates(ABC):
             if not is_time and self.budget:
                 draws = min(draws, self._draws_within(rounds, len(names), bool(screens)))
             made = choice.choose(names, self.scores, draws, self.reference, screens)
-            if made.is_made:
+            if not made.cells:
                 return made
             first = made.cells[0].draw
             if is_time and first and self.measured:
@@ -183,15 +183,7 @@ def check_choice(recipe: Recipe) -> list[Run]:
         if any(row.searched for row in rows) and any(first <= seed <= last for seed in validation):
             problem = f"validation-seed = {', '.join(map(str, validation))}: the draws have the"
             raise SettingsError(f"{problem} seeds {first} to {last}", "validation-seed", "seeds")
-    runs = list[Run]()
-    for row in rows:
-        with recipe.placing(row.row):
-            for trial in row.trials():
-                own = [*row.short_runs(trial), *row.selection_runs(trial), *row.reported(trial)]
-                for run in own:
-                    run.study.check()
-                runs += own
-    return runs
+    return check_runs(recipe, rows)
 
 
 def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen:

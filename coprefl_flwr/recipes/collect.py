@@ -189,7 +189,14 @@ class _Table:
     @functools.cached_property
     def _outcomes(self) -> list[Outcome]:
         """The results of all starts, per run. Two rows may have one start under two labels."""
-        return [self._outcome(position) for position, _ in enumerate(self.recipe.pairs)]
+        settings = Settings.from_config(self.combination)
+        tasks = settings.tasks if settings.study == STARTS else 0
+        about = {"tasks": tasks, "columns": self.recipe.headings}
+        rows = [(str(trial.method), runs) for _, trial, runs in self._rows if trial]
+        return [
+            outcome_of({start: runs[at].study for start, runs in rows}, self.store, pair | about)
+            for at, pair in enumerate(self.recipe.pairs)
+        ]
 
     @functools.cached_property
     def _values(self) -> pd.DataFrame:
@@ -205,16 +212,6 @@ class _Table:
     @property
     def _metrics(self) -> list[str]:
         return of_measure(self.recipe.metrics, self.measure.metric)
-
-    def _outcome(self, position: int) -> Outcome:
-        starts = {str(trial.method): runs[position].study for _, trial, runs in self._rows if trial}
-        settings = Settings.from_config(self.combination)
-        about = {
-            **self.recipe.pairs[position],
-            "tasks": settings.tasks if settings.study == STARTS else 0,
-            "columns": self.recipe.headings,
-        }
-        return outcome_of(starts, self.store, about)
 
     def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was also run alone."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say, unknown
+from coprefl_flwr.errors import SettingsError, say
 from coprefl_flwr.files import (
     LOCK,
     alone,
@@ -23,16 +23,7 @@ from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.choose import START, check_choice, choose_recipe
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import executor, run_recipe
-from coprefl_flwr.recipes.listing import (
-    FAILED,
-    PLACE,
-    RECIPE,
-    RUNS,
-    listing,
-    runs_in,
-    seeds_of,
-    store_of,
-)
+from coprefl_flwr.recipes.listing import FAILED, PLACE, RECIPE, RUNS, listing, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
 from coprefl_flwr.recipes.recipe import FULL, Recipe
@@ -42,12 +33,10 @@ from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
-from coprefl_flwr.report.frames import accuracies, frame, measure_of
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.running import Followed
-from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.store import Store, is_done, read_result
+from coprefl_flwr.studies.store import Store, is_done
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
@@ -78,8 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if len(recipe.pairs) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
     for identity, problem in failed.items():
-        key, *_ = identity.split("/")  # As `coprefl show` takes it.
-        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
+        say(f"coprefl: {identity.partition('/')[0]} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -200,38 +188,8 @@ def list_all(options: argparse.Namespace) -> None:
     say(listing(options.outputs))
 
 
-def show(options: argparse.Namespace) -> None:
-    """Print the settings and the results of one run: a starting model and its tasks."""
-    runs = runs_in(options.models)
-    matches = [folder for folder in runs if folder.name.startswith(options.name)]
-    if not matches:
-        raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
-    if len(matches) > 1:
-        names = ", ".join(folder.name for folder in matches)
-        raise SettingsError(f"'{options.name}' matches {len(matches)} runs: name one of {names}")
-    (folder,) = matches
-    settings = runs[folder]["settings"]
-    say(folder)
-    for phase in runs[folder]["phases"] or [{"method": "random"}]:
-        own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
-        say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
-    trained = "model" if settings["study"] == STARTS else "backbones"
-    say(f"  {trained} {settings[trained]}, seed {seeds_of(settings)}")
-    for stage in [folder, *sorted(folder.glob("tasks/*"))]:
-        result, name = read_result(stage), "" if stage == folder else f"task {stage.name}, "
-        if result["rounds"]:
-            last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, float)}
-            numbers = ", ".join(f"{key} = {value:.4g}" for key, value in last.items())
-            say(f"  {name}last round: {numbers}")
-        if result["rows"]:
-            rows = accuracies(frame(result["rows"]))
-            measure = measure_of(rows)
-            mean = rows[measure.metric].mean()
-            say(f"  {name}{measure.name} {mean:.4g}{measure.unit} over {len(rows)} clients")
-
-
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     **{"new": new, "run": run, "choose": choose, "plan": plan, "report": report},
-    **{"list": list_all, "show": show, "check-method": check_method, "schema": schema},
+    **{"list": list_all, "check-method": check_method, "schema": schema},
 }
 """The function of each command, by the command's name; it returns an exit status, or None for 0."""

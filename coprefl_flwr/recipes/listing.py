@@ -24,13 +24,6 @@ def store_of(folder: Path) -> Store:
     return Store(folder / read_text(place).strip() if place.exists() else folder / "models")
 
 
-def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
-    """Return the folders of all runs whose first stage is done, each with its provenance."""
-    folders = [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
-    abouts = {folder: folder / ABOUT for folder in folders if (folder / ABOUT).exists()}
-    return {folder: read_json(file) for folder, file in abouts.items()}
-
-
 def listing(outputs: Path) -> str:
     """Return the tables of recipes, runs and studies, one below the other, without empty tables."""
     folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
@@ -70,9 +63,13 @@ def _state(folder: Path) -> str:
 
 
 def _runs(models: Path) -> list[list[str]]:
+    """Return a line for each run whose first stage is done."""
     lines = []
-    for folder, about in runs_in(models).items():
-        settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
+    for folder in [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]:
+        if not (folder / ABOUT).exists():
+            continue
+        settings = read_json(folder / ABOUT)["settings"]
+        tasks = len(list(folder.glob(f"tasks/*/{RESULT}")))
         method, seed = Methods.read(settings["method"]).without_folders, seeds_of(settings)
         kind = str(tasks) if settings["study"] == STARTS else "personalised"
         lines.append([folder.name, method, seed, kind])

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, check_name, unknown
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.overlays import ABOUT, Tree, read_tree
@@ -76,8 +76,7 @@ def read_recipe(
     methods = methods_by_name(rows, file.select)
     reference = file.reference or list(methods)[-1]
     with places.at("reference"):
-        if reference not in methods:
-            raise SettingsError(f"reference: {unknown('value', reference, methods)}")
+        check_name("value", reference, methods, "reference")
     protocol_file = file.protocols.get(file.protocol)
     equal = (protocol_file and protocol_file.equal) or ""
     with places.at("metrics"):

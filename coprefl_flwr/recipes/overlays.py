@@ -44,8 +44,7 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
     overlays: list[Keys] = [("protocols", name)] if name and "protocol" not in tree else []
     if scale == SMALL:
         if "small" not in tree:
-            problem = "the recipe has no key 'small', which lists the reduced settings"
-            raise SettingsError(f"--scale small: {path}: {problem}")
+            raise SettingsError(f"--scale small: {path}: the recipe has no key 'small'")
         overlays += [("small",), ("protocols", name, "small")]
     for keys in overlays:
         overlay = {key: value for key, value in _part(tree, *keys).items() if key not in ABOUT}

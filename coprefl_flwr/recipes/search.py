@@ -194,9 +194,8 @@ class TableRow(SearchedRow[Run]):
             room = len(free) // 2  # The other half is left for the pre-training.
         wanted = min(len(splits[0][1]), room)
         if wanted < runs[0].task_classes:
-            needs = f"select: validation needs {runs[0].task_classes} classes for its tasks that no"
-            left = f"reported task has, but only {room} are available: set select: test"
-            raise SettingsError(f"{needs} {left}", "select", "task-classes")
+            needs = f"select: validation needs {runs[0].task_classes} classes of no reported task"
+            raise SettingsError(f"{needs}: set select: test", "select", "task-classes")
         rng = seeds.generator(self.recipe.validation_seed[0], "validation-classes")
         return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 
@@ -215,13 +214,13 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
     return [TableRow(recipe, combination, row) for combination, row in rows]
 
 
-def check_runs(recipe: Recipe) -> list[Run]:
-    """Check and return every run that the recipe may need.
+def check_runs(recipe: Recipe, rows: Sequence[TableRow] = ()) -> list[Run]:
+    """Check and return every run that these rows may need, by default all rows of the recipe.
 
     Raises a SettingsError for the first run with wrong settings; it names the line of the recipe.
     """
     runs: dict[tuple[str, ...], Run] = {}
-    for row in table_rows(recipe):
+    for row in rows or table_rows(recipe):
         with recipe.placing(row.row):
             for trial in row.trials():
                 first = row.short_runs(trial) + row.selection_runs(trial)

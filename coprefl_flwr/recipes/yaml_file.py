@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.files import read_text
 
 Keys = tuple[str | int, ...]
@@ -64,13 +64,9 @@ class Places:
         others = {part: line for part, line in self.lines.items() if part[: len(keys)] != keys}
         self.lines = others | {(*keys, *inner): line for inner, line in lines.items()}
 
-    @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
-        """Prefix an error raised inside with the place of a part."""
-        try:
-            yield
-        except SettingsError as error:
-            raise SettingsError(f"{self.of(*keys)}: {error}", *error.keys) from error
+    def at(self, *keys: str | int) -> AbstractContextManager[None]:
+        """Return a context that begins the message of an error with the place of a part."""
+        return prefixed(self.of(*keys))
 
 
 def read_yaml(path: Path) -> tuple[Any, Lines]:

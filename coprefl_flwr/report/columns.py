@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import check_name
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.statistics import BEYOND, METRICS
 
@@ -175,8 +175,7 @@ def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
         return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     measure, _, statistic = metric.rpartition(":")
     if measure == LOSS or measure.startswith(METRIC):
-        if statistic not in STATISTICS:
-            raise SettingsError(f"{metric}: {unknown('statistic', statistic, STATISTICS)}")
+        check_name("statistic", statistic, STATISTICS, metric)
         of_accuracy, mean = COLUMNS[statistic], column(measure, headings)
         title = f"{of_accuracy.name.capitalize()}: {mean.title}"
         title += "²" * (statistic == "variance" and mean.unit == " %")
@@ -191,8 +190,7 @@ def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
         return ColumnSpec(title, "lower", 1, tested=False, missing=_NO_ACCURACY)
     if metric.startswith(ACCURACY_OF):
         return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
-    if metric not in COLUMNS:
-        raise SettingsError(unknown("column", metric, COLUMNS))
+    check_name("column", metric, COLUMNS)
     return replace(COLUMNS[metric], metric=metric)
 
 

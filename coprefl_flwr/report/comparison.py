@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import check_name
 from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import ACCURACY, ColumnSpec, Headings, column
 from coprefl_flwr.report.frames import accuracies
@@ -113,8 +113,7 @@ class Comparison:
         Raises a SettingsError if there is no such row.
         """
         names = dict.fromkeys(name for row in self.rows for name in (row.label, row.name))
-        if reference not in names:
-            raise SettingsError(f"reference: {unknown('row', reference, names)}")
+        check_name("row", reference, names, "reference")
         return replace(self, reference=reference)
 
     def paper_of(self, row: ResultRow) -> Printed:

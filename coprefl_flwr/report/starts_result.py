@@ -59,11 +59,11 @@ class StartsResult:
         The ending of `path` sets the format, such as .png.
         """
         outcome = self.outcome
-        return _saved(figures.accuracy_figure(outcome.rows, outcome.headings), path)
+        return saved(figures.accuracy_figure(outcome.rows, outcome.headings), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
-        return _saved(figures.learning_figure(self.rounds, self.outcome.measure), path)
+        return saved(figures.learning_figure(self.rounds, self.outcome.measure), path)
 
     def report(self, folder: str | Path) -> Path:
         """Write rows, rounds and a report into a folder; return its page, report/report.html.
@@ -116,7 +116,7 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     """
     histories = history if isinstance(history, Mapping) else {"": history}
     of_each = [_rows(str(name), curve) for name, curve in histories.items()]
-    return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
+    return saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
 
 
 def _rows(name: str, history: Curve) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def _rows(name: str, history: Curve) -> pd.DataFrame:
     return history.assign(phase="pretraining", start=name or "pre-training", task=None)
 
 
-def _saved(figure: "Figure", path: str | Path | None) -> "Figure":
+def saved(figure: "Figure", path: str | Path | None) -> "Figure":
     """Save a figure to `path`, unless it is None; return the figure."""
     if path is not None:
         figures.save(figure, expanded(path))

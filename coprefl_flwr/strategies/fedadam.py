@@ -1,12 +1,11 @@
 """FedAdam: Adam on the server, with the clients' mean model change as its gradient."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, zeros_like
-from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.options import option
 
 
@@ -29,6 +28,8 @@ class FedAdam(RoundStrategy):
     tau: float = option(1e-3, "degree of adaptivity: added to the square root of v", above=0)
 
     name = "fedadam"
+    # The server's step changes each weight by about eta, independently of the clients' steps.
+    sums_steps = False
     averages = True
     roles = ("pretraining", "task")
 
@@ -46,13 +47,6 @@ class FedAdam(RoundStrategy):
         rate, tau = self.global_learning_rate, self.tau
         moved = {n: array + rate * m[n] / (np.sqrt(v[n]) + tau) for n, array in x.items()}
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
-
-    def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget without a summed step size.
-
-        The server's step changes each weight by about eta, independently of the clients' steps.
-        """
-        return replace(super().budget(work), step_sum=math.nan)
 
     def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
         """Return the new second moment, v <- beta2 v + (1 - beta2) Delta^2."""

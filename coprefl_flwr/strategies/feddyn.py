@@ -1,12 +1,11 @@
 """FedDyn: a dynamic regulariser makes the clients' optima agree with the global optimum."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, zeros_like
-from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.options import option
 
 
@@ -30,6 +29,8 @@ class FedDyn(RoundStrategy):
     )
 
     name = "feddyn"
+    # The term h / alpha repeats a part of the steps of all earlier rounds.
+    sums_steps = False
     averages = True
     client = "coprefl_flwr.clients:FedDynClient"
     roles = ("pretraining", "task")
@@ -52,10 +53,3 @@ class FedDyn(RoundStrategy):
         ctx.state["drift"] = drift
         moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
-
-    def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget without a summed step size.
-
-        The term h / alpha repeats a part of the steps of all earlier rounds.
-        """
-        return replace(super().budget(work), step_sum=math.nan)

@@ -39,10 +39,8 @@ class HybridCoPreFL(RoundStrategy):
         """Refuse a server dataset with fewer samples than participants."""
         super().__post_init__()
         if len(self.server) < (self.participants or 1):
-            problem = (
-                f"the server has {len(self.server)} samples; at least {self.participants or 1}"
-            )
-            raise SettingsError(f"{problem} are needed, one for each participant")
+            has = f"the server has {len(self.server)} samples"
+            raise SettingsError(f"{has}; one for each of {self.participants or 1} is needed")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of Algorithm 2 (AAAI text, appendix B)."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
-from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.learning.user_functions import described
 from coprefl_flwr.models import (
@@ -321,8 +321,7 @@ def factory_of_tasks(
     for other in others:
         both = f"starts {first!r} and {other!r} differ in"
         if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
-            remedy = "pass network=, which makes the network of all tasks"
-            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
+            raise SettingsError(f"{both} layers, code or requires_grad: pass network=")
         if network_hash(made[first]) != network_hash(made[other]):
             logger.warning("%s attributes of layers; tasks use those of %r", both, first)
     return factories[first]
@@ -334,8 +333,7 @@ def checked_factory(network: Any, classes: int) -> Factory:
     Raises a SettingsError if `network` is not a function, or if its result is not a network.
     """
     if isinstance(network, nn.Module) or not callable(network):
-        needed = "a function of the number of classes that returns a network"
-        raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
+        raise wrong_type("network", network, "a function of num_classes", "lambda n: Net(n)")
     checked_network(f"network({classes})", network(classes), "Net(classes)")
     return lambda number: unwrapped(network(number))
 
@@ -352,14 +350,10 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     Without classes, they are (2, ...).
     """
     inputs = _batch_of_two(samples)
-    try:
-        with computing(network):
-            outputs = outputs_of(network.eval(), inputs)
-    except Exception as error:  # The caller's code may raise any exception.
-        line = f"{what} fails for a batch of samples, {described(inputs)}"
-        if isinstance(inputs, dict):
-            line += " (in Python, columns= chooses the inputs)"
-        raise SettingsError(f"{line}: {one_line(error)}") from error
+    chosen = " (in Python, columns= chooses the inputs)" * isinstance(inputs, dict)
+    fails = f"{what} fails for a batch of samples, {described(inputs)}{chosen}"
+    with prefixed(fails, of=Exception), computing(network):  # The caller's code may raise any.
+        outputs = outputs_of(network.eval(), inputs)
     any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
     if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):
         given = tuple(outputs.shape) if is_tensor else type(outputs).__name__

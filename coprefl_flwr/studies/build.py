@@ -203,7 +203,5 @@ def _personal_method(method: Method, training: TrainingOptions, settings: Settin
     """Return a personalised method in its role; a SettingsError if it does not fit the study."""
     method = in_role("method", method, PERSONALISED, training)
     if settings.from_scratch and method.client_class.network != "classifier":
-        label = method.label
-        problem = f"backbones = scratch: {label} trains only a head on features: set backbones"
-        raise SettingsError(problem, "backbones")
+        raise SettingsError(f"backbones = scratch: {method.label} trains on features", "backbones")
     return method

@@ -87,11 +87,6 @@ class Choice:
     found: bool = False
     dropped: tuple[Dropped, ...] = ()
 
-    @property
-    def is_made(self) -> bool:
-        """Whether no further runs are needed."""
-        return not self.cells
-
 
 class _MissingError(Exception):
     """Cells without a score."""

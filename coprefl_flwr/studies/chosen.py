@@ -10,12 +10,13 @@ from torch import nn
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded, own
-from coprefl_flwr.report import Comparison, Report, figures, write_report
+from coprefl_flwr.report import Comparison, Report, write_report
 from coprefl_flwr.report.answer import half_interval, power
 from coprefl_flwr.report.columns import of_measure
 from coprefl_flwr.report.comparison import numbers
 from coprefl_flwr.report.figures.relations import differences
 from coprefl_flwr.report.formats import text
+from coprefl_flwr.report.starts_result import saved
 from coprefl_flwr.report.tables import table
 from coprefl_flwr.studies.choice import FIRST, Choice
 
@@ -82,9 +83,7 @@ class Chosen:
         drawn = differences(self.comparisons.comparisons[0].against(self.name))
         if not drawn:
             raise SettingsError(f"{self.name} is the only finalist: it is compared with none")
-        if path is not None:
-            figures.save(drawn[0], expanded(path))
-        return drawn[0]
+        return saved(drawn[0], path)
 
     def report(self, folder: str | Path) -> Path:
         """Write the page with tables and figures into a folder; return the path of the page.

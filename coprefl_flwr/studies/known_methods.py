@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, check_name
 from coprefl_flwr.methods import CLASSES, HEAD, PRETRAINING, RANDOM, REFINED, find_class
 from coprefl_flwr.studies.method import NO_METHODS, START, Method
 from coprefl_flwr.studies.training_options import TrainingOptions
@@ -80,8 +80,7 @@ def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOption
         find_class(phase.name, role, [*map(str, untrained), *with_role(role)])
         has = [*phase.declared_options, *phase.training_keys(role)]
         for key in options:
-            if key not in has:
-                raise SettingsError(f"{phase.label}: {unknown('setting', key, has)}")
+            check_name("setting", key, has, phase.label)
         return phase.with_training(role, training)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in options]

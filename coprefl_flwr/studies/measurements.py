@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, pooled
-from coprefl_flwr.errors import SettingsError, about_settings, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, check_name
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning.evaluation import Metric, are_classes
 from coprefl_flwr.models import load_saved_model, outputs_of
@@ -58,10 +58,8 @@ def own_metric(chosen: MetricLike) -> Metric:
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")
     default = "lower" if getattr(fn, "higher_is_better", None) is False else "higher"
-    chosen_better = parse(what)[1].get("better", getattr(fn, "better", default))
-    if chosen_better not in BETTER:
-        hint = unknown("value", str(chosen_better), BETTER)
-        raise SettingsError(f"{what}: `better`: {hint}")
+    chosen_better = str(parse(what)[1].get("better", getattr(fn, "better", default)))
+    check_name("value", chosen_better, BETTER, f"{what}: `better`")
 
     def of_client(*of: Tensor, **options: Any) -> float:
         options.pop("better", None)
@@ -243,7 +241,6 @@ def own_measurements(text: str) -> Sequence[StageOf]:
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
-            needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
-            raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
+            raise SettingsError(f"measurements: {place} must be a subclass of StartMeasurement")
         kinds.append(kind)
     return kinds

@@ -36,9 +36,8 @@ def read_method(method: Any, usage: str) -> Method:
         strategy = method if isinstance(method, RoundStrategy) else of_flower(method)
         phases = [_phase_of(part) for part, _ in parts_of(strategy, 1)]
         return replace(one_after_another(phases), instance=strategy)
-    needed = "a strategy of this package or of flwr.serverapp, or a text such as 'fedavg'"
     example = f"{method.__name__}()" if isinstance(method, type) else usage
-    raise wrong_type("method", method, needed, example)
+    raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
 
 
 def _phase_of(strategy: RoundStrategy) -> Method:
@@ -109,14 +108,12 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
         return in_role("method", method, TASK, training)
     strategy = method.instance
     if isinstance(strategy, ServerRefined | Schedule):
-        problem = "a task has one method, and no data at the server"
-        raise SettingsError(f"method = {type(strategy).__name__}: {problem}")
+        raise SettingsError(f"method = {type(strategy).__name__}: a task has one method")
     described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(strategy, option.name)
         if option.name not in AGGREGATION and value != option.default:
-            why = "all clients take part in a task, and `tasks` has the seed"
-            raise SettingsError(f"{option.name} = {value!r} of the method: leave it out, as {why}")
+            raise SettingsError(f"{option.name} = {value!r} of the method: leave it out in tasks")
     return described
 
 
@@ -170,8 +167,7 @@ def local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptio
 def starts_of(starts: Any) -> dict[str, nn.Module | str]:
     """Return {name: network or text of weights} of starts; a SettingsError for another value."""
     if not isinstance(starts, Mapping) or not starts:
-        example = "{'random': Net(), 'coprefl': start}"
-        raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
+        raise wrong_type("starts", starts, "a mapping to networks or files", "{'mine': Net()}")
     return {
         name: f"{FILE}{weights}"
         if isinstance(weights, str | Path)

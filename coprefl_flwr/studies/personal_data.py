@@ -193,8 +193,7 @@ class PersonalData:
         """
         sources = len(self.domains)
         if self.options.shift == "label" and sources > 1:
-            several = f"personal-datasets has {sources}: set shift = feature or both"
-            raise SettingsError(f"shift = label: needs a single dataset, but {several}", "shift")
+            raise SettingsError(f"shift = label: personal-datasets has {sources}, not one", "shift")
         return self.options.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
@@ -290,8 +289,7 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
     names = text.split()
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if not names or (alone and len(names) > 1):
-        allowed = f"name networks, or else only {PIXELS} or only {SCRATCH}"
-        raise SettingsError(f"backbones = {text}: {allowed}")
+        raise SettingsError(f"backbones = {text}: networks, or only {PIXELS}, or only {SCRATCH}")
     return () if alone else tuple(load_backbone(name) for name in names)
 
 

@@ -134,8 +134,7 @@ class Population:
         """
         fewest, clients = min(len(client.train) for client in self.clients), []
         if not part_of(fewest, share):
-            problem = f"keep: share = {share}: this is none of a client's {fewest} samples"
-            raise SettingsError(problem, "keep")
+            raise SettingsError(f"keep: share = {share}: none of the {fewest} samples", "keep")
         for number, client in enumerate(self.clients):
             rng = seeds.generator(seed, PRETRAIN, number, "validation")
             test, train = map(client.train.take, split_in_two(len(client.train), share, rng))
@@ -331,6 +330,8 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
         for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
+            if isinstance(inputs, dict):
+                digest.update(" ".join(inputs).encode())
             for tensor in tensors_of(inputs):
                 digest.update(as_array(tensor.contiguous()).tobytes())
             if not samples.dataset.has_classes:

@@ -1,7 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of, from_record
 from coprefl_flwr.data import ImageDataset, Samples, pooled
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.federation.averaging import AVERAGES, mean_model
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
@@ -99,8 +99,7 @@ class Pretraining(TrainingStage):
             raise SettingsError(f"{what}: one phase trains the last layer, another does not")
         for phase in self.phases[:-1]:
             if early := {*AVERAGES} & {*dict(phase.options)}:
-                problem = "the mean is that of the last phase; set it there"
-                raise SettingsError(f"{what}: {min(early)}: {problem}", *early)
+                raise SettingsError(f"{what}: {min(early)}: set it in the last phase", *early)
         # Of the server and the clients. Tasks have those of `architecture`.
         self.networks = architecture.with_fixed_head() if True in fixed else architecture
         for phase in self.phases:
@@ -222,10 +221,8 @@ class Pretraining(TrainingStage):
         fewest = min((len(client.train) for client in clients), default=0)
         if self.given is not None:
             of_head = frozenset() if self.keeps_head else self.architecture.head
-            try:
+            with prefixed(f"start {self.start!r}"):
                 with_fresh_head(self.initial(), self.architecture.make(), of_head)
-            except SettingsError as error:
-                raise SettingsError(f"start {self.start!r}: {error}") from error
         first = 1
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
@@ -322,9 +319,9 @@ class Pretraining(TrainingStage):
         wide = [phase for phase in self.phases if phase.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
-    def chained(self, rounds: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the rounds in which the clients train in a chain, one after the other."""
-        numbers = [row.get("round", 0) for row in rounds]
+    def chained(self, store: Store) -> list[int]:
+        """Return the stored rounds in which the clients train in a chain, one after the other."""
+        numbers = [row.get("round", 0) for row in store.result(self)["rounds"]]
         return [n for n in numbers if self.phase_of(n).strategy_class.loss_of == "chain"]
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:

@@ -69,9 +69,7 @@ def outcome_of(starts: Mapping[str, Study], store: Store, content: Mapping[str, 
     about: dict[str, Any] = {
         "starts": list(stages),
         "costs": {start: costs_of(stage, store) for start, stage in trained.items()},
-        "chained": {
-            start: stage.chained(store.result(stage)["rounds"]) for start, stage in trained.items()
-        },
+        "chained": {start: stage.chained(store) for start, stage in trained.items()},
         "seconds": {
             start: [store.seconds(stage) for stage in own if stage.has_client_rows]
             for start, own in stages.items()
@@ -142,7 +140,7 @@ def about(study: Study, store: Store, seed: int, draw: int | None) -> dict[str, 
         task = "" if stage.task is None else f"task {stage.task}: "
         troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
-        chained[start] = stage.chained(store.result(stage)["rounds"])
+        chained[start] = stage.chained(store)
         numbers = costs_of(stage, store).items()
         costs[start] = {key: number for key, number in numbers if math.isfinite(number)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]

@@ -78,8 +78,7 @@ class Tasks:
         datasets = (tasks.source.dataset for tasks in (self, other))
         first, second = (f"{data.shape} with {data.target_kind()}" for data in datasets)
         if first != second:
-            both = f"the inputs have the shapes {first} and {second}"
-            raise SettingsError(f"tasks + tasks: {both}; they must be the same")
+            raise SettingsError(f"tasks + tasks: inputs {first} and {second} must be the same")
         return replace(self, others=(*self.others, replace(other, others=()), *other.others))
 
     def part(self, number: int) -> tuple["Tasks", int]:

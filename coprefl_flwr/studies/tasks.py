@@ -121,8 +121,7 @@ class Downstream:
         """Check each value; with 0 rounds, the head must be computed."""
         check_declared(self)
         if not self.rounds and self.head is None:
-            needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
-            raise SettingsError(f"task-rounds = 0: needs {needed}", "task-rounds", "head")
+            raise SettingsError("task-rounds = 0: needs head = ncm or ridge", "task-rounds", "head")
 
     def identity(self) -> dict[str, Any]:
         """Return the inputs of a task's results, without the data and the starting model."""

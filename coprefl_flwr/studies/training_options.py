@@ -42,8 +42,7 @@ class TrainingOptions(LocalTraining):
         place, share = self.client_wrapper, self.client_wrapper_share
         if (place is None) != (not share):
             both = f"client-wrapper = {place or 'not set'} and client-wrapper-share = {share}"
-            needed = "set client-wrapper, as file.py:NAME, and set client-wrapper-share above 0"
-            raise SettingsError(f"{both}: {needed}", *WRAPPER_KEYS)
+            raise SettingsError(f"{both}: set both or neither", *WRAPPER_KEYS)
         if place is not None:
             with about_settings(WRAPPER):
                 plugins.check(WRAPPER, place)

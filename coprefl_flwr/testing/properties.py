@@ -33,11 +33,8 @@ def hosting_changes_nothing(case: Case) -> str:
     for nodes in (2, 4):
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers)
         if difference > ROUNDING:
-            raise Broken(
-                f"on {nodes} nodes {name} differs by {difference:.2g} from its value on one node: "
-                "a client's result must not depend on the other clients of its node, on the "
-                "number of nodes, or on earlier work of the process"
-            )
+            differs = f"on {nodes} nodes {name} differs by {difference:.2g} from its value on one"
+            raise Broken(f"{differs}: it must not depend on a node's other clients or earlier work")
         largest = max(largest, difference)
     return f"results on 1, 2 and 4 nodes differ by at most {largest:.2g}"
 
@@ -47,10 +44,8 @@ def resuming_changes_nothing(case: Case) -> str:
     case.run("interrupted", interrupted=True)
     difference, name = furthest(case.undisturbed.numbers, case.run("interrupted").numbers)
     if difference:
-        raise Broken(
-            f"interrupted in round {INTERRUPTED_IN} and resumed, {name} differs: store the "
-            "server's values in ctx.state, and a client's values by self.state.write"
-        )
+        differs = f"interrupted in round {INTERRUPTED_IN} and resumed, {name} differs"
+        raise Broken(f"{differs}: store values in ctx.state, and by a client's self.state.write")
     return f"interrupted in round {INTERRUPTED_IN}: the same numbers"
 
 
@@ -73,11 +68,8 @@ def same_under_flower(case: Case) -> str:
     rows = read_result(Store(case.folder / "flower" / RUN_NAME, Layout.PATH).folder(stage))["rows"]
     difference, name = furthest(numbers_of(first), numbers_of(rows))
     if difference > ROUNDING_OF_PROCESSES:
-        raise Broken(
-            f"`flwr run` and one process differ by {difference:.2g} ({name}): does the method keep "
-            "values in memory, or draw random numbers that do not only depend on seed, round and "
-            "client?"
-        )
+        differ = f"`flwr run` and one process differ by {difference:.2g} ({name})"
+        raise Broken(f"{differ}: are values kept in memory, or is something drawn without a seed?")
     return f"`flwr run` and one process differ by {difference:.2g}"
 
 

@@ -1,6 +1,7 @@
 """A tiny federation of image clients, which many tests use."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +23,20 @@ CPU = torch.device("cpu")
 def pair(context, population):
     """Host two clients on each of two nodes."""
     return [2 * context.node_config["partition-id"] + i for i in (0, 1)]
+
+
+@dataclass
+class Listed:
+    """A fixed list of client ids instead of a transport, to run a round by hand, without a grid."""
+
+    ids: Sequence[int]
+
+    def clients(self, wanted=None):
+        return self.ids
+
+    @property
+    def most_clients(self):
+        return len(self.ids)
 
 
 HOSTINGS = {

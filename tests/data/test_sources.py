@@ -168,6 +168,6 @@ def test_coarse_labels_are_the_superclasses_of_the_same_images(cifar100):
 def test_failed_download_names_the_folder_for_the_files(tmp_path, monkeypatch):
     missing = (tmp_path / "nowhere").as_uri() + "/"
     monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [missing])
-    error = refused(r"copy MNIST/raw/.* to that folder", "MNIST", tmp_path)
+    error = refused(r"copy MNIST/raw/.* to ", "MNIST", tmp_path)
     assert str(tmp_path) in str(error)
     assert isinstance(error.__cause__, RuntimeError)

@@ -48,7 +48,7 @@ def test_classes_without_a_counterpart_are_all_listed_or_drawn():
     assert len(set(choose("12"))) == 12
     assert choose("12") == tuple(sorted(choose("12"))) != choose("12", seed=1)
     with pytest.raises(
-        SettingsError, match="downstream-classes = '31': must be a count of 1 to 30, the"
+        SettingsError, match="downstream-classes = '31': must be a count of 1 to 30, or"
     ):
         choose("31")
 
@@ -71,7 +71,7 @@ def test_domains_are_chosen_by_name_or_number():
     [
         ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
         ("list:1-2", ("art", "sketch"), r"'1-2' is not possible here; .* numbers in 0\.\.1"),
-        ("art", (), "the dataset has no domains; datasets with them are glyphs:domains, "),
+        ("art", (), "the dataset has no domains"),
     ],
 )
 def test_wrong_domains_are_refused(text, names, message):
@@ -90,10 +90,10 @@ def test_class_overlap_is_refused_unless_allowed():
 @pytest.mark.parametrize(
     ("downstream", "pretraining", "message"),
     [
-        ("", "", "pretraining-classes = '': no class is left"),
-        ("0", "", "must be a count of 1 to 10, the number"),
-        ("10", "", "no class is left"),
-        ("4", "7", "pretraining-classes = '7': must be a count of 1 to 6, the"),
+        ("", "", "pretraining-classes = '': downstream-classes takes all"),
+        ("0", "", "must be a count of 1 to 10, or"),
+        ("10", "", "downstream-classes takes all 10 classes"),
+        ("4", "7", "pretraining-classes = '7': must be a count of 1 to 6, or"),
         ("twenty", "", "must be a count of 1 to 10"),
         ("list:1,x", "", "'x' is not possible here"),
         ("list:8-10", "", r"'8-10' is not possible here; .* numbers in 0\.\.9"),
@@ -121,7 +121,7 @@ def test_split_in_two_is_disjoint_seeded_and_rounded_down(n, fraction, size):
 
 @pytest.mark.parametrize(("n", "fraction"), [(1, 0.8), (4, 0.2), (10, 1.0), (10, 0.0), (0, 0.5)])
 def test_split_in_two_leaves_neither_part_empty(n, fraction):
-    with pytest.raises(SettingsError, match="one part would be empty"):
+    with pytest.raises(SettingsError, match="a part would be empty"):
         split_in_two(n, fraction, generator("test"))
 
 

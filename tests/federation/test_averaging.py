@@ -106,6 +106,6 @@ def test_mean_that_would_not_be_the_result_is_refused():
         )
     text = "cyclic:average-window=2+fedavg"
     line = refusal(cp.pretrain, text, model, clients, 3, quiet=True)
-    assert line.endswith("average-window: the mean is that of the last phase; set it there")
+    assert line.endswith("average-window: set it in the last phase")
     line = refusal(cp.pretrain, "fedavg:average-window=0", model, clients, 3, quiet=True)
     assert "average-window = 0: must be at least 1" in line

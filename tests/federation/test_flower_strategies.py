@@ -275,7 +275,7 @@ TEXTS = {
     "Strategy": "is not a concrete strategy class of flwr.serverapp.strategy",
     "DifferentialPrivacyClientSideFixedClipping": f"use {PRIVATE}",
     f"{PRIVATE}:{OPTIONS},clipping-norm=-1": "should be a positive value",
-    f"{PRIVATE}:{OPTIONS},strategy={PLACE}:QFedAvg": "cannot be wrapped: it needs its own clients",
+    f"{PRIVATE}:{OPTIONS},strategy={PLACE}:QFedAvg": "is a wrapper, or needs its own clients",
 }
 
 

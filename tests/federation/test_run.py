@@ -283,7 +283,7 @@ def test_metrics_of_a_round_become_numbers(tmp_path):
     assert {type(value) for value in result.history.train[1].values()} == {float}
     assert list(from_record(result.arrays)) == ["w", "count"]
     strategy = Returning(lambda arrays: arrays, {"a": "high"})
-    with pytest.raises(RunFailedError, match="metric 'a' of the round is a str"):
+    with pytest.raises(RunFailedError, match="metric 'a' is a str"):
         strategy.start(counting_grid(), to_record(START), 1)
 
 

@@ -197,7 +197,7 @@ def test_start_losses_of_a_study_are_of_the_same_samples(tiny_settings, monkeypa
 REFUSED = {
     "acuracy": "keep: unknown metric 'acuracy': did you mean 'accuracy'?",
     "server-accuracy": "keep: unknown metric 'server-accuracy': did you mean 'accuracy'?",
-    "loss:share=0.01": "keep: share = 0.01: this is none of a client's 48 samples",
+    "loss:share=0.01": "keep: share = 0.01: none of the 48 samples",
     "loss:share=0.6": "keep: share = 0.6: must be above 0 and at most 0.5",
     "loss:model=first": "keep: model: unknown value 'first': known are best, last",
 }

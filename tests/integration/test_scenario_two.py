@@ -8,7 +8,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import Listed, RoundContext
+from coprefl_flwr.federation import RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
@@ -23,6 +23,7 @@ from tests.common.by_hand import (
     run_on,
     step_against,
 )
+from tests.common.federation import Listed
 from tests.common.runs import run_of
 from tests.strategies.test_coprefl import one_round_by_hand
 
@@ -79,7 +80,7 @@ def test_parts_of_the_server_data_are_a_new_partition_each_round(federation, par
 def test_too_little_server_data_is_refused_before_any_work(federation):
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
-    with pytest.raises(SettingsError, match=r"has 3 samples; at least 4 are needed"):
+    with pytest.raises(SettingsError, match=r"has 3 samples; one for each of 4"):
         HybridCoPreFL(server=small, participants=4)
 
 

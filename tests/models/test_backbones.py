@@ -117,7 +117,7 @@ def test_code_named_in_model_json_is_not_run_unless_allowed(tmp_path, monkeypatc
     (tmp_path / "given" / "model.json").write_text(json.dumps(about))
     for allowed in ("", "my_lab"):
         monkeypatch.setenv("COPREFL_ALLOW", allowed)
-        with pytest.raises(SettingsError, match=r"evil.py:net, which COPREFL_ALLOW must list"):
+        with pytest.raises(SettingsError, match=r"evil.py:net: COPREFL_ALLOW must list it"):
             load_backbone(str(tmp_path / "given"))
         assert not mark.exists()
     monkeypatch.setenv("COPREFL_ALLOW", f"my_lab,{tmp_path}/evil.py")

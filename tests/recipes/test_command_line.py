@@ -203,23 +203,6 @@ def test_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
     assert (tmp_path / "every.yaml").read_text() == every
 
 
-def test_show_describes_a_run(done, capsys):
-    models = ["--models", str(done / "models")]
-    assert main(["show", "fedavg", *models]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (folder,) = (done / "models").glob("fedavg-*")
-    assert lines[0] == str(folder)
-    assert lines[1].startswith("  fedavg: batch-size = 8, learning-rate = 0.05, ")
-    assert lines[2] == "  model tests.common.networks:network, seed 0"
-    assert lines[3].startswith("  last round: loss = ")
-    assert lines[-1].startswith("  task 0-")
-    assert lines[-1].endswith(" % over 3 clients")
-    (other,) = (done / "models").glob("random-*")
-    assert f"name one of {folder.name}, {other.name}" in refusal(["show", "", *models], capsys)
-    line = refusal(["show", f"{folder.name}x", *models], capsys)
-    assert line == f"unknown run '{folder.name}x': did you mean '{folder.name}'?"
-
-
 def test_second_run_into_a_folder_in_use_is_refused(path, tmp_path, capsys):
     out = tmp_path / "outputs" / "tiny"
     with alone(out / LOCK, "x"):

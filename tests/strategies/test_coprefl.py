@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import Listed, RoundContext
+from coprefl_flwr.federation import RoundContext
 from coprefl_flwr.methods import PRETRAINING
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
 from coprefl_flwr.studies.method import Method
@@ -26,7 +26,7 @@ from tests.common.by_hand import (
     record_samples,
     step_against,
 )
-from tests.common.federation import SIZES
+from tests.common.federation import SIZES, Listed
 
 
 def printed(losses, gamma):

@@ -25,7 +25,7 @@ def play(values, names=TEN, reference="", draws=12, screens=None):
     `screens` are {screen: values (names,)}.
     """
     scores, screens = {}, screens or {}
-    while not (made := choose(names, scores, draws, reference, tuple(screens))).is_made:
+    while (made := choose(names, scores, draws, reference, tuple(screens))).cells:
         for cell in made.cells:
             at = names.index(cell.candidate)
             scores[cell] = screens[cell.screen][at] if cell.screen else values[at, cell.draw]
@@ -61,7 +61,7 @@ def test_an_interrupted_choice_takes_the_same_decisions() -> None:
     values = rng.normal(size=(10, 12)) + np.arange(10)[:, None] / 5
     whole, cells = play(values)
     scores = {}
-    while not (made := choose(TEN, scores)).is_made:
+    while (made := choose(TEN, scores)).cells:
         cell = made.cells[rng.integers(len(made.cells))]
         scores[cell] = values[TEN.index(cell.candidate), cell.draw]
     assert (made, set(scores)) == (whole, set(cells))

@@ -71,7 +71,7 @@ def test_key_of_a_measurement_changes_with_its_code(tiny_settings, file):
 
 def test_object_that_is_no_measurement_is_refused(file):
     file.write_text('Worst = "a text"')
-    with pytest.raises(SettingsError, match=r"is a str; must be a subclass of studies.stage.Stage"):
+    with pytest.raises(SettingsError, match=r"must be a subclass of StartMeasurement"):
         own_measurements(f"{file}:Worst")
 
 

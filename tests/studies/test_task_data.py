@@ -91,9 +91,7 @@ def test_joined_tasks_are_the_tasks_of_both():
     with pytest.raises(IndexError):
         both[4]
     data, groups = alphabets()
-    with pytest.raises(
-        SettingsError, match=r"shapes \(1, 6, 6\) with .* and \(4,\) with .*; they must"
-    ):
+    with pytest.raises(SettingsError, match=r"inputs \(1, 6, 6\) with .* and \(4,\) with .* must"):
         _ = first + cp.tasks(data, classes=3, by="group", groups=groups, **SMALL)
 
 

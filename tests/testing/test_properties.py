@@ -47,13 +47,13 @@ def test_users_method_has_every_property_in_every_role():
 @pytest.mark.parametrize(
     ("name", "broken", "reason"),
     [
-        ("CountsNodes", {"hosting"}, "result must not depend on the other clients of its node"),
-        ("Leaves", {"hosting", "resume"}, "or on earlier work of the process"),
-        ("KeepsInClass", {"hosting", "resume"}, "or on earlier work of the process"),
+        ("CountsNodes", {"hosting"}, "must not depend on a node's other clients"),
+        ("Leaves", {"hosting", "resume"}, "or earlier work"),
+        ("KeepsInClass", {"hosting", "resume"}, "or earlier work"),
         (
             "Forgets",
             {"resume"},
-            "interrupted in round 3 and resumed, .* store the server's values in",
+            "interrupted in round 3 and resumed, .* store values in",
         ),
         ("MutatesInRound", {"runs"}, "read-only"),
         (
