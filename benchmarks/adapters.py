@@ -26,8 +26,8 @@ def network() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    widths = {"hidden_size": 64, "intermediate_size": 160, "max_position_embeddings": LENGTH}
-    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "use_cache": False}
+    widths: Any = {"hidden_size": 64, "intermediate_size": 160, "max_position_embeddings": LENGTH}
+    layers: Any = {"num_hidden_layers": 2, "num_attention_heads": 4, "use_cache": False}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=TOKENS, **widths, **layers))
     return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"))
 
@@ -82,12 +82,12 @@ def packaged(pause: Pause) -> None:
     torch.set_num_threads(1)
     ids, groups = texts().flatten(0, 1), np.arange(CLIENTS).repeat(BATCH)
     data = make_dataset("texts", ids, ids.numpy(), groups=groups)
-    cp.pretrain(
-        *("fedavg", network(), cp.partition(data, scheme="natural"), ENDLESS),
-        **{"participants": CLIENTS, "loss": cp.next_token, "quiet": True},
-        **{"optimiser": "adam", "learning_rate": RATE, "local_steps": STEPS, "batch_size": BATCH},
-        hooks=[lambda report: pause(report.arrays)],
-    )
+    options: Any = {"participants": CLIENTS, "loss": "next-token", "quiet": True}
+    options |= {"optimiser": "adam", "learning_rate": RATE}
+    options |= {"local_steps": STEPS, "batch_size": BATCH}
+    hooks = [lambda report: pause(report.arrays)]
+    clients = cp.partition(data, scheme="natural")
+    cp.pretrain("fedavg", network(), clients, ENDLESS, hooks=hooks, **options)
 
 
 PROGRAMS = {"plain loop with peft": plain, "cp.pretrain": packaged}

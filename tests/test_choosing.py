@@ -141,7 +141,7 @@ def test_wrong_arguments_are_refused_in_one_line(setting):
     assert "two or more" in line(["fedavg"])
     assert "'fedavg'" in line("fedavg")
     two = [cp.CoPreFL(gamma=0.5), "random", cp.CoPreFL(gamma=0.75)]
-    assert line(two).startswith("candidates: several are named CoPreFL: name them")
+    assert line(two).startswith("candidates: several are CoPreFL: name them")
     assert "at least 5" in line(draws=4)
     assert "30 minutes" in line(budget="30")
     assert "30 minutes" in line(budget="0 rounds")

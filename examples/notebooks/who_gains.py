@@ -50,7 +50,7 @@ model.print_trainable_parameters()
 # clients:
 
 # %%
-how = {"loss": cp.next_token, "optimiser": "adam", "learning_rate": 3e-3}
+how = {"loss": "next-token", "optimiser": "adam", "learning_rate": 3e-3}
 how |= {"batch_size": 16, "quiet": True}
 starts = {"new adapters": model}
 for name, method in {

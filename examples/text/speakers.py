@@ -33,7 +33,7 @@ CLIENTS, PARTICIPANTS, OF_TASK = 20, 10, 10
 RATES = {"adapters": 3e-3, "whole model": 1e-3}
 """What clients train, and their learning rate."""
 
-HOW = {"loss": cp.next_token, "quiet": True}
+HOW = {"loss": "next-token", "quiet": True}
 
 
 def main(
