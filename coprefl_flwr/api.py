@@ -14,9 +14,8 @@ from torch import nn
 
 from coprefl_flwr.data.partition import NATURAL, Scheme, Spread
 from coprefl_flwr.data.user_data import Collate, Pick
-from coprefl_flwr.errors import SettingsError, wrong_type
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models.copies import copied
 from coprefl_flwr.models.weights import load_start
 from coprefl_flwr.options import checked_options, declared
@@ -24,28 +23,24 @@ from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.architecture import checked_network
-from coprefl_flwr.studies.hashes import values_of
-from coprefl_flwr.studies.known_methods import in_role
-from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
-from coprefl_flwr.studies.method import FRESH, KEEP, START, Method
+from coprefl_flwr.studies.measurements import MetricLike
+from coprefl_flwr.studies.method import FRESH, START
 from coprefl_flwr.studies.own_method import (
-    local_training,
+    downstream_of,
     pretraining_of,
     read_method,
+    settings_of,
     starts_of,
-    task_method,
-    task_options,
 )
 from coprefl_flwr.studies.populations import Clients, LoadedSource
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.results import about, gather, without_folders
+from coprefl_flwr.studies.results import about, gather
 from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import CLASS, Tasks
-from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, architecture_of_tasks, comparison
-from coprefl_flwr.studies.training_options import WRAPPER_KEYS
+from coprefl_flwr.studies.tasks import architecture_of_tasks, comparison
 
 
 def partition(
@@ -397,58 +392,6 @@ def evaluate_starts(
         rows, of_rounds = gather(study, store)
         shown = about(study, store, of_run.seed, draw) | {"settings": settings_of(tasks, how, head)}
     return StartsResult(frames.accuracies(rows), of_rounds, shown)
-
-
-def downstream_of(
-    tasks: Any,
-    rounds: int = 50,
-    *,
-    method: str | RoundStrategy = "fedavg",
-    head: str = str(FRESH),
-    client_metrics: MetricLike | Sequence[MetricLike] = (),
-    evaluate_every: int = 1,
-    diagnostics: bool = False,
-    **options: Any,
-) -> Downstream:
-    """Return how tasks are run; the arguments are those of `evaluate_starts`."""
-    usage = "cp.evaluate_starts(starts, tasks)"
-    if not isinstance(tasks, Tasks):
-        raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
-    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
-    chosen = checked_options(options, task_options(read))
-    numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
-    of_tasks = checked_options(numbers, declared(Downstream))
-    fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
-    training = local_training(
-        chosen,
-        rounds=max(of_tasks["rounds"], 1),
-        participants=fewest,
-        learning_rate=TASK_RATE,
-    )
-    trained = task_method(read, training, chosen)
-    layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
-    computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
-    last = computed if computed.role else None
-    return Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
-
-
-def settings_of(tasks: Tasks, how: Downstream, head: str) -> dict[str, Any]:
-    """Return the settings of the tasks for a report, by their names in run-config."""
-    each = [tasks[number] for number in range(len(tasks))]
-    counts = {"tasks": len(tasks), "task-rounds": how.rounds, "head": head}
-    for key, sizes in (
-        ("task-classes", {len(task.classes) for task in each}),
-        ("task-clients", {len(task.clients) for task in each}),
-    ):
-        counts[key] = sorted(sizes) if len(sizes) > 1 else sizes.pop()
-    training = how.trained.training
-    options = values_of(training, "rounds", "participants", *WRAPPER_KEYS)
-    chosen = {key: value for key, value in options.items() if value is not None}
-    chosen["batch-size"] = training.samples_per_step
-    if training.local_epochs is None:
-        chosen["local-steps"] = training.steps(1)
-    chosen |= how.trained.about()
-    return counts | {f"task-{key}": without_folders(value) for key, value in chosen.items()}
 
 
 def _spread(

@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr import api
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, check_name, wrong_type
 from coprefl_flwr.federation.progress import quiet_flower
@@ -35,7 +34,12 @@ from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.choice import DRAWS, FEWEST, SCREENS, Cell, read_budget
 from coprefl_flwr.studies.chosen import Chosen
 from coprefl_flwr.studies.method import FRESH, START, Method
-from coprefl_flwr.studies.own_method import pretraining_of, read_method
+from coprefl_flwr.studies.own_method import (
+    downstream_of,
+    pretraining_of,
+    read_method,
+    settings_of,
+)
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import outcome_of
@@ -158,7 +162,7 @@ def choose_start(
     check_name("candidate", reference, named, "reference")
     model = checked_network("network", network, usage)
     options = {"rounds": 50, "head": str(FRESH), "network": None, **downstream}
-    how = api.downstream_of(tasks, **{k: v for k, v in options.items() if k not in NOT_OF_RUNS})
+    how = downstream_of(tasks, **{k: v for k, v in options.items() if k not in NOT_OF_RUNS})
     objects = _Objects(clients, tasks, model, rounds, pretraining, options)
     searched = {key.replace("_", "-"): tuple(values) for key, values in search.items()}
     rows = []
@@ -263,7 +267,7 @@ class _Run(StudyRun):
         seed, factory = options.pop("seed", tasks.seed - draw) + draw, options.pop("network")
         options["head"] = screen.get("head", options["head"])
         options["rounds"] = part(screen.get("task-rounds", options["rounds"]))
-        how, run = api.downstream_of(tasks, **options), RunOptions(seed=seed)
+        how, run = downstream_of(tasks, **options), RunOptions(seed=seed)
         keeps, starts = how.keeps_head, {self.name: network}
         of_tasks = architecture_of_tasks(starts, factory, tasks, seed, keeps_head=keeps)
         how = replace(how, architecture=of_tasks, run_options=run)
@@ -338,7 +342,7 @@ class _OfObjects(Candidates):
                 "seed": task.run_options.seed,
                 "tasks": len(task.tasks),
                 "columns": task.metrics.headings,
-                "settings": api.settings_of(task.tasks, task.how, head),
+                "settings": settings_of(task.tasks, task.how, head),
             }
             starts = {name: run.study for name, run in runs.items()}
             outcomes.append(outcome_of(starts, self.store, content))

@@ -1,4 +1,4 @@
-"""Methods and starts from a Python program: strategies, texts, networks."""
+"""Methods, starts and ways to run tasks from a Python program: strategies, texts, networks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,17 +12,22 @@ from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning.training import LocalTraining
-from coprefl_flwr.methods import PRETRAINING, TASK, check_role
+from coprefl_flwr.methods import HEAD, PRETRAINING, TASK, check_role
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import Option, checked_options, declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import in_role, with_role
-from coprefl_flwr.studies.method import Method, one_after_another, parts_of
+from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
+from coprefl_flwr.studies.method import FRESH, KEEP, Method, one_after_another, parts_of
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.results import without_folders
 from coprefl_flwr.studies.stage import RunOptions
-from coprefl_flwr.studies.training_options import TrainingOptions
+from coprefl_flwr.studies.task_data import Tasks
+from coprefl_flwr.studies.tasks import TASK_RATE, Downstream
+from coprefl_flwr.studies.training_options import WRAPPER_KEYS, TrainingOptions
 
 
 def read_method(method: Any, usage: str) -> Method:
@@ -115,6 +120,58 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
         if option.name not in AGGREGATION and value != option.default:
             raise SettingsError(f"{option.name} = {value!r} of the method: leave it out in tasks")
     return described
+
+
+def downstream_of(
+    tasks: Any,
+    rounds: int = 50,
+    *,
+    method: str | RoundStrategy = "fedavg",
+    head: str = str(FRESH),
+    client_metrics: MetricLike | Sequence[MetricLike] = (),
+    evaluate_every: int = 1,
+    diagnostics: bool = False,
+    **options: Any,
+) -> Downstream:
+    """Return how tasks are run; the arguments are those of `evaluate_starts`."""
+    usage = "cp.evaluate_starts(starts, tasks)"
+    if not isinstance(tasks, Tasks):
+        raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
+    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
+    chosen = checked_options(options, task_options(read))
+    numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
+    of_tasks = checked_options(numbers, declared(Downstream))
+    fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
+    training = local_training(
+        chosen,
+        rounds=max(of_tasks["rounds"], 1),
+        participants=fewest,
+        learning_rate=TASK_RATE,
+    )
+    trained = task_method(read, training, chosen)
+    layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
+    computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
+    last = computed if computed.role else None
+    return Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
+
+
+def settings_of(tasks: Tasks, how: Downstream, head: str) -> dict[str, Any]:
+    """Return the settings of the tasks for a report, by their names in run-config."""
+    each = [tasks[number] for number in range(len(tasks))]
+    counts = {"tasks": len(tasks), "task-rounds": how.rounds, "head": head}
+    for key, sizes in (
+        ("task-classes", {len(task.classes) for task in each}),
+        ("task-clients", {len(task.clients) for task in each}),
+    ):
+        counts[key] = sorted(sizes) if len(sizes) > 1 else sizes.pop()
+    training = how.trained.training
+    options = values_of(training, "rounds", "participants", *WRAPPER_KEYS)
+    chosen = {key: value for key, value in options.items() if value is not None}
+    chosen["batch-size"] = training.samples_per_step
+    if training.local_epochs is None:
+        chosen["local-steps"] = training.steps(1)
+    chosen |= how.trained.about()
+    return counts | {f"task-{key}": without_folders(value) for key, value in chosen.items()}
 
 
 def _in_role(

@@ -116,7 +116,12 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
     Each gets a value that a study of starting models allows.
     """
     texts = {"partition": "iid", "task-dataset": "MNIST", "keep": "loss", "task-partition": "iid"}
-    texts |= {"head": "ncm", "task-method": "fedprox", "task-optimiser": "adam"}
+    texts |= {
+        "head": "ncm",
+        "adapter": "lora:targets=conv1",
+        "task-method": "fedprox",
+        "task-optimiser": "adam",
+    }
     for key in OF_STARTS:
         if key.startswith("client-wrapper"):
             continue
