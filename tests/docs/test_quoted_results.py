@@ -45,8 +45,8 @@ def test_a_page_that_advises_cyclic_training_says_where_it_fails(name):
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/faq.md"])
 def test_a_page_says_what_is_trained_and_that_a_plain_step_does_as_well(name):
-    """Earlier, users with several inputs found out after the installation."""
+    """What a model may be, before the installation."""
     page = text_of(name)
-    for one in ("loss", "optimiser", "frozen", "one tensor"):
+    for one in ("loss", "transformers", "adapters"):
         assert one in page
     assert page.index("plain gradient step") < page.index("+3.00")

@@ -69,8 +69,8 @@ def test_strategy_in_an_unchanged_old_app_is_refused_with_the_remedy(copy, monke
     server.write_text(text)
     with pytest.raises(SettingsError) as refused:
         run_app(copy, monkeypatch)
-    assert str(refused.value).startswith("CoPreFL cannot run in ServerApp(server_fn=...), ")
-    assert "start(grid, initial_arrays, num_rounds)" in str(refused.value)
+    assert str(refused.value).startswith("CoPreFL cannot run in ServerApp(server_fn=...): ")
+    assert "call its start()" in str(refused.value)
 
 
 def test_old_clients_of_a_new_server_end_the_run(copy, monkeypatch):
