@@ -298,6 +298,7 @@ def test_seed_of_evaluate_starts_draws_heads_and_training_alone():
 
     plain, same, other = result(), result(seed=3), result(seed=4)
     assert plain.rows.equals(same.rows)
+    assert "costs" not in str(plain)  # Those of given starts are not known.
     assert plain.rows["n"].equals(other.rows["n"])
     assert not plain.rows["loss"].equals(other.rows["loss"])
     assert (plain.about["seed"], "data-seed" in plain.about) == (3, False)

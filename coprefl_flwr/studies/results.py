@@ -141,8 +141,9 @@ def about(study: Study, store: Store, seed: int, draw: int | None) -> dict[str, 
         troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
         chained[start] = stage.chained(store)
-        numbers = costs_of(stage, store).items()
-        costs[start] = {key: number for key, number in numbers if math.isfinite(number)}
+        if not stage.is_external:
+            numbers = costs_of(stage, store).items()
+            costs[start] = {key: number for key, number in numbers if math.isfinite(number)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
     made = {key: how[key] for key in ("commit", "machine") if key in how}
