@@ -156,7 +156,7 @@ class Candidates(ABC):
             self.scores[cell] = row.quality(self.store, [run])
             lines = [self.failed.get(run.identity, ""), *notes.problems(self.store, [run])]
             if problem := next(filter(None, lines), ""):
-                self.problems[cell.candidate], self.scores[cell] = problem, np.nan
+                self.problems[cell.candidate] = problem
             self.made[cell.candidate] |= {stage.key: stage.rounds for stage in run.study.stages}
 
 

@@ -98,6 +98,18 @@ def test_killed_choice_continues(recipe_of, store, tmp_path):
     assert len(made) == len(set(made)) == 19 - 1
 
 
+def test_rounds_of_a_time_are_stored(recipe_of, store, tmp_path):
+    """The stored number decides, not the clock: it is enough for 2 x 4 + 2 cells and 2 x 3 more."""
+    recipe, out = recipe_of(choose={"draws": 6, "budget": "1 hour"}), tmp_path / "out"
+    each = sum(run.rounds for run in check_choice(recipe)) / len(METHODS)
+    out.mkdir()
+    stored = {"budget": "1 hour", "rounds": 16.5 * each}
+    (out / "choice.json").write_text(json.dumps(stored))
+    maker = Maker(store)
+    choose_recipe(recipe, store, maker, out)
+    assert {draw for _, draw in maker.made} == set(range(5))
+
+
 def test_draws_begin_with_the_first_seed(recipe_of, store, tmp_path):
     """`coprefl run` with these seeds finds the same runs."""
     recipe = recipe_of(seeds={"data": [7], "training": [1]})
