@@ -299,12 +299,7 @@ class _Row(SearchedRow[_Run]):
     headings: Any
     objects: _Objects
     given: Any = None
-    of_choice = validated = True
-
-    @property
-    def halves(self) -> bool:  # type: ignore[override]
-        """Whether the values are searched by halving."""
-        return self.searched
+    of_choice = True
 
     def run(self, trial: Trial, cell: Cell) -> _Run:
         """Return a run of one of the trials."""

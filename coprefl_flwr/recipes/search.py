@@ -36,10 +36,6 @@ class SearchedRow(ABC, Generic[AnyRun]):
     """A method, and the trials among which its runs are chosen."""
 
     row: RecipeRow
-    validated: bool
-    """Whether the value is chosen on validation tasks."""
-    halves: bool
-    """Whether the values are searched by halving."""
     of_choice: bool
     """Whether the row is a candidate of `coprefl choose`: its validation runs are drawn like those
     of every other draw, and a run that diverged has no score."""
@@ -55,6 +51,16 @@ class SearchedRow(ABC, Generic[AnyRun]):
     def searched(self) -> bool:
         """Whether one of several values is chosen."""
         return len(self.trials()) > 1
+
+    @property
+    def validated(self) -> bool:
+        """Whether the value is chosen on validation tasks."""
+        return self.searched
+
+    @property
+    def halves(self) -> bool:
+        """Whether the values are searched by halving."""
+        return self.searched
 
     def trials(self) -> list[Trial]:
         """Return the row with each combination of the values that are searched."""
@@ -145,12 +151,12 @@ class TableRow(SearchedRow[Run]):
         return self.recipe.select != ALL and len(self.trials()) > 1
 
     @property
-    def validated(self) -> bool:  # type: ignore[override]
+    def validated(self) -> bool:
         """Whether the value is chosen on validation tasks."""
         return self.searched and self.recipe.select == VALIDATION
 
     @property
-    def halves(self) -> bool:  # type: ignore[override]
+    def halves(self) -> bool:
         """Whether the values are searched by halving."""
         return self.searched and self.recipe.search_by == HALVING
 
