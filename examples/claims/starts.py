@@ -174,7 +174,7 @@ def measured(
         tasks = of(FRESH)[of(FRESH)["metric"] == "accuracy"].rename(columns={"value": "accuracy"})
         guessing = 100 / int(recipe.settings["task-classes"][0])
         known = {row for row, _ in values} | tables.named_rows(stored, name, FRESH)
-        rows = [one.label for one in recipe.rows if one.label in known]
+        rows = sorted((r.label for r in recipe.rows if r.label in known), key=SEES_ALL.__eq__)
         if more := [one.label for one in recipe.rows if one.label not in known]:
             missing.append(f"{title}: {listed(more)}")
         setting = Setting(
@@ -336,17 +336,18 @@ def summary(settings: list[Setting]) -> list[list[str]]:
 
     A difference that the test finds is bold.
     """
-    rows = list(dict.fromkeys(row for one in settings for row in one.rows))
+    rows = dict.fromkeys(row for one in settings for row in one.rows)
     lines = [["Start", *(escaped(capital(one.title)) for one in settings)]] if settings else []
     found = [one.found() for one in settings]
-    for row in rows:
+    for row in sorted(rows, key=SEES_ALL.__eq__):
         cells = [escaped(row) + " (sees all data)" * (row == SEES_ALL)]
         for setting, differs in zip(settings, found, strict=True):
             lost, text = setting.failures(row), setting.less(row, "accuracy").text()
             if row == setting.reference:
                 text = f"{setting.mean(row, 'accuracy'):.1f} %"
             text = f"**{escaped(text)}**" if row in differs else escaped(text)
-            cells.append(text + f"<br>failed in {lost} of {len(setting.values)} seeds" * (lost > 0))
+            text += f"<br>failed in {lost} of {len(setting.values)} seeds" * (lost > 0)
+            cells.append(text if row in setting.rows else NONE)
         lines.append(cells)
     return lines
 
