@@ -14,6 +14,8 @@ from torch import nn
 
 import coprefl_flwr as cp
 
+sys.path.append("../targets")  # the programs of two sections
+
 
 def net(classes=80):
     torch.manual_seed(0)
@@ -55,9 +57,7 @@ def bars(values, label, colours=(GREY, BLUE, ORANGE, GREEN), spec=".1f"):
 
 def means(result, column="accuracy"):
     """Return {start: its mean over the tasks}."""
-    return result.summary([column] if column != "accuracy" else [])[
-        column
-    ].to_dict()
+    return result.summary([column])[column].to_dict()
 
 
 # %% [markdown]
@@ -141,7 +141,6 @@ print(
 # decimal point.
 
 # %%
-sys.path.append("../targets")
 import regression
 
 houses, region = regression.table()
@@ -209,7 +208,7 @@ for line, shown, name in zip(
     places, rows, ("image", "truth", "found"), strict=True
 ):
     for place, picture in zip(line, shown, strict=True):
-        place.imshow(picture, cmap="gray" if name == "image" else "viridis")
+        place.imshow(picture, cmap="gray")
         place.set(xticks=[], yticks=[])
     line[0].set_ylabel(name)
 plt.show()

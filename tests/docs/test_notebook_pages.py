@@ -63,6 +63,7 @@ def test_every_section_of_the_gallery_runs_and_prints_its_finding(monkeypatch, c
     page = (ROOT / "docs" / "notebooks" / "gallery.md").read_text()
     monkeypatch.chdir(script.parent)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(cp, "tasks", shortened(cp.tasks, number=1, clients=4))
     monkeypatch.setattr(cp, "pretrain", shortened(cp.pretrain, rounds=1))
     monkeypatch.setattr(cp, "evaluate_starts", shortened(cp.evaluate_starts, rounds=1))
     monkeypatch.setattr(cp, "choose_start", shortened(cp.choose_start, rounds=3, draws=5))
