@@ -1,8 +1,9 @@
 """Runs the notebooks of examples/notebooks and writes their pages into docs/notebooks.
 
 `make notebooks`. A notebook is a script with cells, which jupytext reads and nbclient runs in a
-separate kernel. Its page is Markdown with the cells, their output and their pictures. Pages and
-pictures are committed, so that the build of the site runs no notebook.
+separate kernel. Its page is Markdown with the cells, their output and their pictures. Of a cell
+with the tag `finding`, the page has only the pictures, and below them the printed text as prose.
+Pages and pictures are committed, so that the build of the site runs no notebook.
 """
 
 import math
@@ -16,11 +17,13 @@ import jupytext
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS, PAGES = ROOT / "examples" / "notebooks", ROOT / "docs" / "notebooks"
 LONGEST = 300
 """Time limit of a cell, in seconds."""
+_TEXT = "text/markdown"
 
 
 def main(names: list[str]) -> None:
@@ -43,6 +46,9 @@ def page(script: Path) -> tuple[str, dict[str, bytes]]:
     ).execute()
     for cell in notebook.cells:
         cell.outputs = [_shown(output) for output in cell.get("outputs", []) if _is_shown(output)]
+        if "finding" in cell.metadata.get("tags", []):
+            cell.metadata["transient"] = {"remove_source": True}
+            cell.outputs = sorted(map(_prose, cell.outputs), key=lambda one: _TEXT in one.data)
     named = {"output_files_dir": script.stem, "unique_key": "picture"}
     text, resources = MarkdownExporter().from_notebook_node(notebook, resources=named)
     return _tidied(text), resources["outputs"]
@@ -77,6 +83,13 @@ def _shown(output: NotebookNode) -> NotebookNode:
     if "image/png" in output.get("data", {}):
         output.data = {"image/png": output.data["image/png"]}
     return output
+
+
+def _prose(output: NotebookNode) -> NotebookNode:
+    """Return printed text as a paragraph of the page; another output unchanged."""
+    if output.output_type != "stream":
+        return output
+    return new_output("display_data", {_TEXT: output.text})
 
 
 def _tidied(text: str) -> str:

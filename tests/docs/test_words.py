@@ -87,13 +87,13 @@ def unclear(text):
     return [line for _, line in sorted(lines)]
 
 
-def wide(text):
+def wide(text, columns=COLUMNS):
     """Return a line for each line of code that is too long without its block's indentation."""
     lines = []
     for block in BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(4)) + 1
         # The first column of a diff is a sign.
-        most = PRINTED if block[3] == "text" else COLUMNS + (block[3] == "diff")
+        most = PRINTED if block[3] == "text" else columns + (block[3] == "diff")
         for number, line in enumerate(textwrap.dedent(block[4]).splitlines(), first):
             if len(line) > most:
                 lines.append(f"line {number}: {len(line)} characters: {line}")
@@ -122,7 +122,9 @@ def test_docstrings_and_messages_are_in_plain_english(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_code_on_pages_needs_no_scrolling(name):
-    found = wide(ALL[name].read_text(encoding="utf-8"))
+    # The README, which the site does not have, shows code of the package as it is.
+    columns = PRINTED if name == "README.md" else COLUMNS
+    found = wide(ALL[name].read_text(encoding="utf-8"), columns)
     assert not found, "\n".join([f"{name}:", *found])
 
 
