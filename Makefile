@@ -14,7 +14,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench clean
+.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench zoo clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -27,6 +27,7 @@ help:
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
 	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
+	@echo "make zoo          make the starts of examples/starts and their cards (some minutes)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
 	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
@@ -84,6 +85,11 @@ docs-examples: install
 startbench: export OMP_NUM_THREADS = 1
 startbench: install
 	python examples/startbench/startbench.py
+
+# The same bytes every time. The start of a text needs its file: make zoo TEXT=FILE.
+zoo: export OMP_NUM_THREADS = 1
+zoo: install
+	python examples/starts/make.py $(if $(TEXT),--text $(TEXT))
 
 release-check: install
 	python -m docs.release

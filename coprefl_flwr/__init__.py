@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.report.starts_result import plot_history as plot_history
     from coprefl_flwr.report.variance import variance_parts as variance_parts
     from coprefl_flwr.strategies import *  # noqa: F403
+    from coprefl_flwr.studies.card import save_start as save_start
     from coprefl_flwr.studies.populations import Clients as Clients
     from coprefl_flwr.studies.task_data import Tasks as Tasks
 
@@ -52,6 +53,7 @@ _NAMES = {
     "models.adapters": ("average_adapters",),
     "models.base": ("base_hash",),
     "models.weights": ("load_start",),
+    "studies.card": ("save_start",),
     "federation": ("of_flower",),
     "clients": ("query_reply",),
     "plugins": ("register",),

@@ -4,6 +4,7 @@
 that describes how the weights were made.
 """
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ from coprefl_flwr.files import (
     read_json,
     write_atomically,
 )
-from coprefl_flwr.models.adapters import ADAPTER, check_adapters
+from coprefl_flwr.models.adapters import ADAPTER, CONFIG, check_adapters
 from coprefl_flwr.models.arrays import as_array, check_same_model, load_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, own_model
@@ -87,27 +88,46 @@ def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[st
     return arrays, about
 
 
-FILE, TORCHVISION = "file:", "torchvision:"
-"""Prefixes of the name of a starting model: a file of weights, or weights of torchvision."""
+FILE, HUB, TORCHVISION = "file:", "hub:", "torchvision:"
+"""Prefixes of the name of a starting model: weights of a file, of the Hub, or of torchvision."""
 
 
 def is_external(text: str) -> bool:
     """Return whether the starting model `text` has weights that were made outside this package.
 
-    Such a model is `file:PATH`, `torchvision:WEIGHTS`, or a user's function.
+    Such a model is `file:PATH`, `hub:NAME/REPO`, `torchvision:WEIGHTS`, or a user's function.
     """
-    return text.startswith((FILE, TORCHVISION)) or (
+    return text.startswith((FILE, HUB, TORCHVISION)) or (
         plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)
     )
 
 
+def text_of(source: str | Path) -> str:
+    """Return `file:PATH` or `hub:NAME/REPO` for a path, or for this name on the Hub."""
+    return str(source) if str(source).startswith(HUB) else f"{FILE}{source}"
+
+
 def path_of(text: str) -> Path | None:
-    """Return the file of weights of a starting model `file:PATH`, or None for another `text`."""
-    if not text.startswith(FILE):
+    """Return the file of weights of `file:PATH` or `hub:NAME/REPO`, or None for another `text`."""
+    if not text.startswith((FILE, HUB)):
         return None
-    path = expanded(text.removeprefix(FILE))
+    is_file = text.startswith(FILE)
+    path = expanded(text.removeprefix(FILE)) if is_file else _of_hub(text.removeprefix(HUB))
     of_peft = (path / ADAPTER).is_file() and not (path / WEIGHTS).is_file()
     return path / (ADAPTER if of_peft else WEIGHTS) if path.is_dir() else path
+
+
+@functools.cache
+def _of_hub(name: str) -> Path:
+    """Return the folder of `NAME/REPO` or `NAME/REPO@REVISION` of the Hub, after its download."""
+    import huggingface_hub  # Imported here, because few programs need it.
+
+    repo, _, revision = name.partition("@")
+    files = [WEIGHTS, ABOUT, SUMS, CONFIG, ADAPTER]
+    with prefixed(f"{name} could not be downloaded", of=Exception):  # Of the library: any type.
+        return Path(
+            huggingface_hub.snapshot_download(repo, revision=revision or None, allow_patterns=files)
+        )
 
 
 def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
@@ -120,7 +140,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
     ----------
     text : str
         `file:PATH` (a .safetensors file, a state_dict that `torch.load` reads with
-        `weights_only=True`, or the folder of a model that this package saved),
+        `weights_only=True`, or the folder of a model that this package saved), `hub:NAME/REPO`,
         `torchvision:WEIGHTS`, such as `torchvision:ResNet18_Weights.IMAGENET1K_V1`, or the name of
         a function that returns a module, as "module:NAME" or "file.py:NAME"; the function is called
         as in `own_model`.
@@ -148,7 +168,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
         return _fitted(network, tensors, needs_head)
 
 
-def load_start(model: nn.Module, path: str | Path) -> nn.Module:
+def load_start(model: nn.Module, source: str | Path) -> nn.Module:
     """Put the weights of a start into a network, and return the network.
 
     What is frozen in the network must be the same as when the start was trained: make the network
@@ -158,18 +178,21 @@ def load_start(model: nn.Module, path: str | Path) -> nn.Module:
     ----------
     model : nn.Module
         The network. The start's weights replace those of this object.
-    path : str or Path
-        The folder of a start that this package saved, or a file of weights.
+    source : str or Path
+        The folder of a start that this package saved, a file of weights, or "hub:NAME/REPO", a
+        model of the Hugging Face Hub, of which only safetensors are read; "hub:NAME/REPO@REVISION"
+        names its commit, branch or tag.
 
     Raises
     ------
     SettingsError
-        If the start belongs to other frozen weights, or if it lacks a weight that the network
-        trains, has further weights, or weights of other shapes.
+        If the weights are not those of the checksum next to them, if the start belongs to other
+        frozen weights, or if it lacks a weight that the network trains, has further weights, or
+        weights of other shapes.
     """
     inner = unwrapped(model)
     network = Network(type(inner).__name__, inner, 0, (), frozenset())
-    load_arrays(inner, arrays_from(f"{FILE}{path}", network, 0, needs_head=True))
+    load_arrays(inner, arrays_from(text_of(source), network, 0, needs_head=True))
     return model
 
 

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.files import read_json, replace_files, write_atomically
-from coprefl_flwr.models.weights import ABOUT, WEIGHTS
+from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Failures, Make, run_rows
@@ -29,6 +28,7 @@ from coprefl_flwr.recipes.runs import Run, StudyRun
 from coprefl_flwr.recipes.search import TableRow, check_runs, table_rows
 from coprefl_flwr.report import Report
 from coprefl_flwr.studies import choice
+from coprefl_flwr.studies.card import save_start
 from coprefl_flwr.studies.choice import FIRST, SCREENS, Cell
 from coprefl_flwr.studies.chosen import METRICS, Chosen, chosen_of
 from coprefl_flwr.studies.settings import STARTS
@@ -191,9 +191,7 @@ def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen
     limits = recipe.choose.draws, recipe.choose.budget or "", recipe.reference
     candidates = _OfRecipe(_rows(recipe), store, make, out / CHOICE, *limits, recipe)
     chosen = candidates.chosen()
-    folder = store.folder(candidates.run(Cell(chosen.name, 0)).main)
-    files = {name: (folder / name).read_bytes() for name in (WEIGHTS, ABOUT)}
-    replace_files(out / START, files, "--out")
+    save_start(store.folder(candidates.run(Cell(chosen.name, 0)).main), out / START)
     return chosen
 
 

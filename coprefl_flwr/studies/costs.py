@@ -6,14 +6,16 @@ Each strategy states the computation of one round (see `federation.budget`).
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Work
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.studies.pretraining import Pretraining
+
+if TYPE_CHECKING:
+    from coprefl_flwr.studies.pretraining import Pretraining
 
 MOST_ROUNDS = 100_000
 """Maximum rounds in the search for a summed step size: with a decaying rate, the sum is bounded."""
@@ -26,7 +28,7 @@ class Cost(NamedTuple):
     gradients: float
 
 
-def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Cost]:
+def by_round(pretraining: "Pretraining", sizes: Sequence[int] = ()) -> Iterator[Cost]:
     """Yield the cost of each round, in order. The last phase continues without end.
 
     `sizes` are the clients' numbers of samples; by default those of the pre-training's clients.
@@ -47,7 +49,7 @@ def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Co
         first += training.rounds
 
 
-def cost(pretraining: Pretraining, rounds: int | None = None, sizes: Sequence[int] = ()) -> Cost:
+def cost(pretraining: "Pretraining", rounds: int | None = None, sizes: Sequence[int] = ()) -> Cost:
     """Return the cost of a pre-training, or of its first `rounds` rounds.
 
     The cost is 0 for random weights. The cost of given weights is not known, so it is nan.
@@ -60,7 +62,7 @@ def cost(pretraining: Pretraining, rounds: int | None = None, sizes: Sequence[in
     return Cost(*map(math.fsum, zip(Cost(0.0, 0.0), *counted, strict=True)))
 
 
-def rounds_for(pretraining: Pretraining, step_size: float) -> int:
+def rounds_for(pretraining: "Pretraining", step_size: float) -> int:
     """Return the number of rounds of the last phase for a given sum of step sizes.
 
     The sum over all phases is then nearest to `step_size`.

@@ -13,7 +13,7 @@ from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import HEAD, PRETRAINING, TASK, check_role
-from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.models.weights import text_of
 from coprefl_flwr.options import Option, checked_options, declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
@@ -226,7 +226,7 @@ def starts_of(starts: Any) -> dict[str, nn.Module | str]:
     if not isinstance(starts, Mapping) or not starts:
         raise wrong_type("starts", starts, "a mapping to networks or files", "{'mine': Net()}")
     return {
-        name: f"{FILE}{weights}"
+        name: text_of(weights)
         if isinstance(weights, str | Path)
         else checked_network(f"start {name!r}", weights, "Net() or 'model.safetensors'")
         for name, weights in starts.items()

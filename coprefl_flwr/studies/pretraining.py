@@ -1,6 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from coprefl_flwr.report.columns import KEPT, KEPT_BY
 from coprefl_flwr.report.training_checks import Problem, problem_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.architecture import Architecture
+from coprefl_flwr.studies.card import write_card
+from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.hashes import hash_of, hash_of_file
 from coprefl_flwr.studies.method import Method, parts_of
 from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
@@ -259,6 +262,7 @@ class Pretraining(TrainingStage):
             **pixels,
             **architecture.base,
             "settings": self.settings,
+            **({"budget": self._budget(report)} if self.phases else {}),
             **made_by(),
         }
         whole = model_arrays(architecture.make())  # With a last layer that was not trained.
@@ -268,12 +272,25 @@ class Pretraining(TrainingStage):
         chosen = best if keep and best and keep.model == BEST else None
         if not self.is_external:  # Given weights may have another head.
             save_adapters(folder, self.module, chosen.arrays if chosen else arrays)
-        if not (keep and chosen):
-            return {}
-        (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")
-        kept = {KEPT: chosen.round, KEPT_BY: keep.metric}
-        save_model(folder, whole | chosen.arrays, about | kept | {"kept-value": chosen.value})
+        kept = {}
+        if keep and chosen:
+            (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")
+            kept = {KEPT: chosen.round, KEPT_BY: keep.metric}
+            save_model(folder, whole | chosen.arrays, about | kept | {"kept-value": chosen.value})
+        if self.phases:
+            write_card(folder)
         return kept
+
+    def _budget(self, report: RoundReport) -> dict[str, Any]:
+        """Return the costs of the rounds, as the card has them."""
+        gradients, rounds = cost(self, report.round).gradients, report.history.rounds().values()
+        sent = math.fsum(row[f"client-bytes-{way}"] for row in rounds for way in ("down", "up"))
+        return {
+            "clients": self.clients.number,
+            "rounds": report.round,
+            "gradients": round(gradients) if math.isfinite(gradients) else None,
+            "megabytes": sent / 1e6,
+        }
 
     def tester(self) -> EvaluateFn | None:
         """Return the function that evaluates the global model on the server, or None.

@@ -55,8 +55,11 @@ EARLIER = "earlier-"
 
 STATES = "client-state"
 RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
-ABOUT, MADE_OF = "model.json", "made-of.json"
-FILES = (*(RESULT, SUMS, SECONDS, ABOUT, MADE_OF, STATES), *("*.safetensors", "*.rounds.jsonl"))
+ABOUT, CARD, MADE_OF = "model.json", "README.md", "made-of.json"
+FILES = (
+    *(RESULT, SUMS, SECONDS, ABOUT, CARD, MADE_OF, STATES),
+    *("*.safetensors", "*.rounds.jsonl"),
+)
 """The names of a stage's files, and of the folder of its clients' states, as patterns."""
 
 

@@ -21,6 +21,7 @@ NAMES = [
     "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "report.html",
     "results.csv", "units.csv", "provenance.md", "run.json", "settings.yaml", "texts.json",
     "rows.jsonl", "rounds.jsonl", "about.json", "model.json", "model.safetensors", "result.json",
+    "README.md",
     "seconds.json", "SHA256SUMS", "landscape.safetensors", "checkpoint.safetensors",
     "checkpoint.safetensors.rounds.jsonl", "result.json.damaged", "report/report.html",
     "report/tables/table.md", "figures/mine.png", "features/0-train.npy",

@@ -1,11 +1,10 @@
 """A recipe that runs in a few seconds, a record of the messages it sends, and made-up results."""
 
-import json
-
 import yaml
 
 from coprefl_flwr.cli import main
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.models import save_model
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.studies.store import RESULT, Store, write_result
 from tests.common import studies
@@ -104,9 +103,9 @@ def keep(store: Store, run, accuracies=(), tested=(), models=4.0, losses=()):
     ]
     rounds += [about | {"round": at, "loss": loss} for at, loss in enumerate(losses, 1)]
     folder = result_file(store, run).parent
-    write_result(folder, [], rounds)
     made = {"num-classes": 6, "versions": {"torch": "2.0"}, "machine": "An engine, 2 cores"}
-    (folder / "model.json").write_text(json.dumps(made))
+    save_model(folder, {}, made | {"start": f"{run.label}, {run.seeds}"})
+    write_result(folder, [], rounds)
     for number, accuracy in enumerate(accuracies):
         keep_task(store, run, number, accuracy)
 

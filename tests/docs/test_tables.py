@@ -31,6 +31,7 @@ FUNCTIONS = (
     *("federation.Bounds", "federation.Exchange", "federation.keep.Keep"),
     *("grids.LocalGrid", "grids.RayGrid"),
     *("models.build_model", "models.load_saved_model", "load_start", "base_hash"),
+    "save_start",
     "average_adapters",
 )
 """Functions and classes whose parameters the Python reference lists."""

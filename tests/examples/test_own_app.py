@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from torch import nn
 
+import coprefl_flwr as cp
 from coprefl_flwr.grids import LocalGrid
-from tests.common.simulation import ROOT
+from tests.common.simulation import ROOT, simulate
 
 EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES.parent / "docs" / "how-to"
@@ -83,6 +85,43 @@ def test_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
     assert accuracy_per_node(copy, before).mean() > 0.4
     assert accuracy_per_node(copy, after).mean() > 0.4
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+CARDS_LINES = """
+from safetensors.torch import load_file
+model = Net()
+model.load_state_dict(load_file("START/model.safetensors"))
+print("the start's sum is", model.layers[0].weight.double().sum().item())
+"""
+
+
+def with_start(copy):
+    """Make an app begin with a start, by the lines of its card; return the sum of weights."""
+    torch.manual_seed(1)
+    layers = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 3))
+    start = nn.Module()
+    start.layers = layers
+    folder = cp.save_start(start, copy / "start")
+    server = copy / "own_app" / "server_app.py"
+    text = server.read_text().replace("Net().state_dict()", "model.state_dict()")
+    text = text.replace("app = ServerApp()", CARDS_LINES + "app = ServerApp()")
+    server.write_text(text.replace("START", str(folder)))
+    assert "coprefl" not in "".join(path.read_text() for path in (copy / "own_app").glob("*.py"))
+    return layers[0].weight.double().sum().item()
+
+
+def test_app_without_this_package_begins_with_a_start(copy, monkeypatch, capfd):
+    expected = with_start(copy)
+    run_app(copy, monkeypatch, **{"num-server-rounds": 1})
+    assert f"the start's sum is {expected}" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_flwr_run_of_an_app_that_begins_with_a_start(copy, tmp_path):
+    expected = with_start(copy)
+    done = simulate(copy, tmp_path, {"num-server-rounds": 1})
+    assert f"the start's sum is {expected}" in done.stdout
 
 
 def changed_lines(diff):

@@ -65,6 +65,10 @@ def test_start_is_a_folder_that_peft_loads(tmp_path, by):
     assert torch.allclose(loaded.eval()(inputs), start.eval()(inputs), atol=1e-6)
     assert not torch.allclose(adapted(by).eval()(inputs), start(inputs), atol=1e-2)
     assert same_outputs(cp.load_start(adapted(by), tmp_path / "start"), start)
+    for number, given in enumerate((tmp_path / "start", start)):
+        saved = cp.save_start(given, tmp_path / f"saved-{number}")
+        assert same_outputs(cp.load_start(adapted(by), saved), start)
+        assert (saved / "adapter_config.json").is_file()
 
 
 def same_outputs(one, other):

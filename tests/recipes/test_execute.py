@@ -50,7 +50,7 @@ def test_everything_is_made_once(whole, tiny_file, monkeypatch):
     # No round was repeated: there is one message per node and exchange.
     assert set(Counter(witness.seen).values()) == {1}
     names = [name for name in files(folder / "models") if not name.startswith(LOCKS)]
-    of_start = {"model.safetensors", "model.json", "result.json", SUMS}
+    of_start = {"model.safetensors", "model.json", "README.md", "result.json", SUMS}
     assert {Path(name).name for name in names if "/tasks/" not in name} == of_start
     assert {Path(name).name for name in names if "/tasks/" in name} == {"result.json", SUMS}
     # The same command again sends nothing and changes no file.

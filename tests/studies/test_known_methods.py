@@ -24,6 +24,7 @@ def test_what_is_not_trained_stays_without_a_role():
     assert chosen("random", PRETRAINING) == START
     assert chosen("fresh", HEAD) == FRESH
     assert chosen("file:weights.pt", PRETRAINING).role == ""
+    assert chosen("hub:name/start@v1", PRETRAINING).role == ""
     assert chosen("ncm", HEAD).role == HEAD
 
 

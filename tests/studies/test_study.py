@@ -70,6 +70,7 @@ def results(folder):
     names = ["rows.jsonl", "rounds.jsonl", "report/units.csv", "report/tables/table.md"]
     names += [f"starts/{start}/model.safetensors" for start in FOLDERS]
     names += [f"starts/{start}/result.json" for start in FOLDERS]
+    names += [f"starts/{start}/README.md" for start in FOLDERS if start != "random"]
     names += [f"tasks/{number}/{start}/result.json" for number in (0, 1) for start in FOLDERS]
     return {name: (folder / name).read_bytes() for name in names}
 
@@ -81,6 +82,7 @@ def test_study_has_its_files(whole, module_settings):
     expected = {f"{stage}/{name}" for stage in stages for name in of_stage}
     for name in ("model.safetensors", "model.json"):
         expected |= {f"starts/{start}/{name}" for start in FOLDERS}
+    expected |= {f"starts/{start}/README.md" for start in FOLDERS if start != "random"}
     expected |= {"rows.jsonl", "rounds.jsonl", "about.json", "settings.yaml"}
     found = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
     others = {".coprefl", ".coprefl.lock"}
