@@ -23,9 +23,8 @@ from rich.progress import Progress as Page
 from rich.table import Column
 from rich.text import Text
 
+from coprefl_flwr.errors import logger
 from coprefl_flwr.federation.run import RoundReport
-
-logger = logging.getLogger("flwr.coprefl")
 
 LOG_INTERVAL = 5.0
 """Least time, in seconds, between two lines of the log about the same part of the work."""

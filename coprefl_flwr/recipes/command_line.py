@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say
+from coprefl_flwr.errors import SettingsError, logger, say
 from coprefl_flwr.files import (
     LOCK,
     alone,
@@ -38,8 +37,6 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.store import Store, is_done
 from coprefl_flwr.testing import check_methods
-
-logger = logging.getLogger("flwr.coprefl")
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 

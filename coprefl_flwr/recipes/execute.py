@@ -11,7 +11,6 @@ and ended after the work.
 
 import contextlib
 import io
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import one_line, shorten
+from coprefl_flwr.errors import logger, one_line, shorten
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
@@ -36,8 +35,6 @@ from coprefl_flwr.studies.running import WORKERS as OPTION
 from coprefl_flwr.studies.running import Followed, shown, unfollowed
 from coprefl_flwr.studies.running import run as make_stages
 from coprefl_flwr.studies.store import Store
-
-logger = logging.getLogger("flwr.coprefl")
 
 FEW = 300
 """Number of clients' rounds up to which no workers are started: starting would take longer."""

@@ -4,7 +4,6 @@ The loss around a model is measured in two filter-normalised directions: Li et a
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pandas as pd
 from safetensors.numpy import load_file, save
 
 from coprefl_flwr.arrays import Arrays, weights_of
+from coprefl_flwr.errors import logger
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.models import load_saved_model
@@ -23,8 +23,6 @@ from coprefl_flwr.seeds import generator
 from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.store import Store
-
-logger = logging.getLogger("flwr.coprefl")
 
 Floats = npt.NDArray[np.float64]
 

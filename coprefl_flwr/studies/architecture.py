@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
-from coprefl_flwr.errors import SettingsError, about_settings, prefixed, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, logger, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.learning.user_functions import described
 from coprefl_flwr.models import (
@@ -37,7 +36,6 @@ from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
-logger = logging.getLogger("flwr.coprefl")
 
 Factory = Callable[[int], nn.Module]
 """A function that makes a network from a number of classes."""

@@ -14,7 +14,6 @@ the stage runs again. The earlier files are not deleted, but moved into a folder
 
 import contextlib
 import json
-import logging
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, logger
 from coprefl_flwr.federation.checkpoint import history_file, remove_checkpoint
 from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.files import (
@@ -49,7 +48,6 @@ from coprefl_flwr.studies.hashes import content_without_folders
 if TYPE_CHECKING:
     from coprefl_flwr.studies.stage import Stage
 
-logger = logging.getLogger("flwr.coprefl")
 
 EARLIER = "earlier-"
 
