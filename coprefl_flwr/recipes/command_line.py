@@ -21,7 +21,7 @@ from coprefl_flwr.files import (
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.choose import START, check_choice, choose_recipe
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import executor, run_recipe
+from coprefl_flwr.recipes.execute import executor, run_rows
 from coprefl_flwr.recipes.listing import FAILED, PLACE, RECIPE, RUNS, listing, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     runs, in_use = check_runs(recipe), _IN_USE.format(out)
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
         _begin(out, store, recipe, runs)
-        failed = run_recipe(recipe, store, make)
+        failed = run_rows(table_rows(recipe), store, make)
         write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
         _report(collect(recipe, store, failed), out)
     if len(recipe.pairs) == 1 and not failed:
