@@ -15,20 +15,13 @@ from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, about_settings, logger, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.learning.user_functions import described
-from coprefl_flwr.models import (
-    build_model,
-    check_weights,
-    computing,
-    head_names,
-    model_arrays,
-    outputs_and_representation,
-    outputs_of,
-)
+from coprefl_flwr.models import computing, model_arrays, outputs_of
+from coprefl_flwr.models.arrays import check_weights
 from coprefl_flwr.models.base import base_hash
-from coprefl_flwr.models.build import Network, head_of
+from coprefl_flwr.models.build import Network, build_model, head_names, head_of
 from coprefl_flwr.models.copies import sharing_base, unwrapped
 from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
-from coprefl_flwr.models.heads import last_linear
+from coprefl_flwr.models.heads import last_linear, outputs_and_representation
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
 from coprefl_flwr.seeds import Key
