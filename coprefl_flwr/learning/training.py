@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import Samples, batch_slices
+from coprefl_flwr.data.dataset import Samples, batch_slices
 from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.augmentation import Augmentation

@@ -11,18 +11,10 @@ import numpy as np
 import torch
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import (
-    ClientData,
-    Dataset,
-    DataSettings,
-    Samples,
-    as_samples,
-    split_in_two,
-    task_labels,
-)
+from coprefl_flwr.data import ClientData, Dataset, DataSettings, Samples, as_samples
 from coprefl_flwr.data.inputs import tensors_of
 from coprefl_flwr.data.partition import Spread
-from coprefl_flwr.data.splits import part_of
+from coprefl_flwr.data.splits import part_of, split_in_two, task_labels
 from coprefl_flwr.data.user_data import training_dataset
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, logger, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
