@@ -70,10 +70,7 @@ class LoadedSource(Source):
 
     @classmethod
     def of(
-        cls,
-        dataset: Any,
-        only: Sequence[int | str] | None = None,
-        **how: Any,
+        cls, dataset: Any, only: Sequence[int | str] | None = None, **how: Any
     ) -> "LoadedSource":
         """Return the source of a dataset that a program gives; `how` are options of `as_dataset`.
 
