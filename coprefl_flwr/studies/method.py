@@ -34,7 +34,6 @@ from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.training_options import (
-    PRECISION,
     TRAINING_KEYS,
     WRAPPER,
     WRAPPER_KEYS,
@@ -231,7 +230,7 @@ class Method:
         # Whether the participants of a round are drawn from the clients.
         drawn = methods.HEAD not in self.roles and bool(self.strategy_class.actions)
         if not self.trains_locally:
-            of_rounds = ("rounds", "participants", PRECISION, *AVERAGES)
+            of_rounds = ("rounds", "participants", "precision", *AVERAGES)
             return (*of_rounds, *(WRAPPER_KEYS if drawn else ()))
         of_clients = ("participants", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
