@@ -34,12 +34,7 @@ from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.choice import DRAWS, FEWEST, SCREENS, Cell, read_budget
 from coprefl_flwr.studies.chosen import Chosen
 from coprefl_flwr.studies.method import FRESH, START, Method
-from coprefl_flwr.studies.own_method import (
-    downstream_of,
-    pretraining_of,
-    read_method,
-    settings_of,
-)
+from coprefl_flwr.studies.own_method import downstream_of, pretraining_of, read_method, settings_of
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import outcome_of

@@ -1,10 +1,15 @@
-"""The exceptions of this package, and functions that make error messages."""
+"""The exceptions and the logs of this package, and functions that make error messages."""
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+flower_log = logging.getLogger("flwr")
+logger = flower_log.getChild("coprefl")
+"""Flower's log, and the log of this package, which is a part of it."""
 
 
 class SettingsError(ValueError):

@@ -11,7 +11,6 @@ from dataclasses import Field
 from typing import Any
 
 from coprefl_flwr import plugins, strategies
-from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.flower_strategies import as_method
 from coprefl_flwr.strategies import RoundStrategy
@@ -80,12 +79,6 @@ def check_role(name: str, roles: Sequence[str], role: str, known: Iterable[str])
 def roles_of(name: str, strategy_class: type[RoundStrategy]) -> tuple[str, ...]:
     """Return the roles of a method, out of ROLES. A refined method only pre-trains."""
     return (PRETRAINING,) if name in REFINED else strategy_class.roles
-
-
-def client_class_of(strategy_class: type[RoundStrategy]) -> type[TorchClient]:
-    """Return the class of the clients that a strategy class names."""
-    named = strategy_class.client
-    return plugins.find("method", named) if isinstance(named, str) else named
 
 
 def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:

@@ -13,14 +13,8 @@ from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning.evaluation import differentiable
 from coprefl_flwr.learning.training import Batch, torch_seeded
-from coprefl_flwr.models import (
-    as_array,
-    buffer_names,
-    first_names,
-    model_arrays,
-    outputs_of,
-    train_mode,
-)
+from coprefl_flwr.models import as_array, model_arrays, outputs_of, train_mode
+from coprefl_flwr.models.arrays import buffer_names, first_names
 
 Tensors = dict[str, Tensor]
 

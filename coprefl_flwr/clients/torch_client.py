@@ -15,13 +15,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.learning import evaluation
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import (
-    EVALUATION_BATCH,
-    LossAndGradient,
-    evaluate,
-    loss_and_gradient,
-)
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_in_order, model_arrays
 from coprefl_flwr.models.base import BASE, HASHES
@@ -141,15 +136,15 @@ class TorchClient(NumPyClient):
                 correct=correct,
             )
 
-    def loss_and_gradient(self, samples: Samples, config: Config) -> LossAndGradient:
+    def loss_and_gradient(self, samples: Samples, config: Config) -> evaluation.LossAndGradient:
         """Return the model's mean loss on `samples` and the gradient of the loss, in eval mode.
 
         Random numbers that the network draws are seeded for this round.
         """
-        batches = samples.batches(EVALUATION_BATCH, self.device)
+        batches = samples.batches(evaluation.EVALUATION_BATCH, self.device)
         with torch_seeded(*self.key(config, "gradient"), network=self.model):
             precision, loss = self.training.precision, self.training.loss.of_batch
-            return loss_and_gradient(self.model, batches, loss, precision=precision)
+            return evaluation.loss_and_gradient(self.model, batches, loss, precision=precision)
 
     def computing(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes in the precision of `training`.
@@ -180,9 +175,10 @@ class TorchClient(NumPyClient):
         """
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client has no test samples: pass test= or evaluate_every=0")
-        batches = self.test.batches(EVALUATION_BATCH, self.device)
+        batches = self.test.batches(evaluation.EVALUATION_BATCH, self.device)
+        own, loss = self.metrics, self.training.loss
         with self.computing(), torch_seeded(*self.key(config, "evaluation"), network=model):
-            metrics = dict(evaluate(model, batches, own=self.metrics, loss=self.training.loss))
+            metrics = dict(evaluation.evaluate(model, batches, own=own, loss=loss))
         return metrics.pop("loss"), int(metrics.pop("num-examples")), metrics
 
     def load(self, parameters: Parameters) -> None:

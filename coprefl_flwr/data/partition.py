@@ -18,7 +18,7 @@ from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
 from coprefl_flwr.errors import SettingsError, check_name, one_line, unknown
 from coprefl_flwr.named import parsed, split_options
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, option
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -292,7 +292,7 @@ def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(Checked):
     """How samples are distributed over clients."""
 
     clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
@@ -300,10 +300,6 @@ class Spread:
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = option(2, "classes per client; only for `pathological`", minimum=1)
     min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
 
     def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
         """Partition samples; return the samples of each client of a population.

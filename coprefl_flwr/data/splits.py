@@ -16,7 +16,7 @@ from coprefl_flwr.data.partition import SCHEMES, Spread
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
 from coprefl_flwr.errors import SettingsError, about_settings, check_name
-from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
+from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Checked, option
 
 _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
@@ -26,7 +26,7 @@ SERVER_RESERVE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetSettings:
+class DatasetSettings(Checked):
     """Settings of the datasets, and of the split between pre-training and tasks."""
 
     dataset: str = option(
@@ -135,7 +135,7 @@ class DataSettings(Spread, DatasetSettings):
 
     def __post_init__(self) -> None:
         """Check each value, and that server-share is at most server-reserve."""
-        check_declared(self)
+        super().__post_init__()
         reserve = SERVER_RESERVE if self.server_reserve is None else self.server_reserve
         if self.server_share is not None and self.server_share > reserve:
             most = f"must be at most server-reserve = {reserve}"

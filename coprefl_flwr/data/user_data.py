@@ -5,7 +5,6 @@ once, in their order, and kept in memory.
 """
 
 import functools
-import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.inputs import Inputs, joined, mapped
 from coprefl_flwr.data.reduction import Reduction
-from coprefl_flwr.errors import SettingsError, check_name, excerpt, one_line, prefixed
+from coprefl_flwr.errors import SettingsError, check_name, excerpt, logger, one_line, prefixed
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
@@ -39,8 +38,6 @@ PARTS = ("train", "validation", "valid", "val", "test")
 """Keys of a dict of datasets that are read, in this order; other keys are ignored."""
 
 _ONE = "one is allowed: pad texts with collate="
-
-logger = logging.getLogger("flwr.coprefl")
 
 
 def as_dataset(

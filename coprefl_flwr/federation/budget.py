@@ -62,7 +62,7 @@ class Work:
 
     def on_fraction(self, fraction: float) -> "Work":
         """Return a `Work` with this fraction of each client's samples, such as a support set."""
-        from coprefl_flwr.data import part_of  # Imports torch, which not all strategies need
+        from coprefl_flwr.data.splits import part_of  # Imports torch, which not all strategies need
 
         return replace(self, sizes=[part_of(n, fraction) for n in self.sizes])
 

@@ -14,7 +14,6 @@ has further lines, which are removed when the run resumes.
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +23,9 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError, prefixed
+from coprefl_flwr.errors import SettingsError, logger, prefixed
 from coprefl_flwr.federation.keep import Best
 from coprefl_flwr.files import write_atomically
-
-logger = logging.getLogger("flwr.coprefl")
 
 State = dict[str, Any]
 """The state of a method: {name: number, or {name: array}}."""

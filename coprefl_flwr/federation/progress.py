@@ -9,23 +9,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TextIO
 
+from rich import progress
 from rich.console import Console, JustifyMethod
 from rich.file_proxy import FileProxy
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Page
 from rich.table import Column
 from rich.text import Text
 
+from coprefl_flwr.errors import logger
 from coprefl_flwr.federation.run import RoundReport
-
-logger = logging.getLogger("flwr.coprefl")
 
 LOG_INTERVAL = 5.0
 """Least time, in seconds, between two lines of the log about the same part of the work."""
@@ -56,7 +47,7 @@ class Progress:
         stream = stream or sys.stderr
         console = Console(file=stream, highlight=False, force_jupyter=False)
         self.on_terminal = stream.isatty() and not console.is_dumb_terminal
-        self.page = Page(
+        self.page = progress.Progress(
             *_columns(console),
             console=console,
             refresh_per_second=2,
@@ -99,7 +90,7 @@ class Part(AbstractContextManager["Part"]):
     """
 
     of: Progress
-    task: Task
+    task: progress.Task
     number: str
     logged: float
 
@@ -163,27 +154,27 @@ class Part(AbstractContextManager["Part"]):
 # ---- the columns of the page ---------------------------------------------------------------------
 
 
-def _columns(console: Console) -> list[ProgressColumn]:
+def _columns(console: Console) -> list[progress.ProgressColumn]:
     """Return the columns mark, title, bar, rounds, loss, seconds per round, and time."""
     spinner, mark = ("line", "+") if console.options.ascii_only else ("dots", "✓")
     width = min(_TITLE_WIDTH + max(0, console.width - 80), _WIDEST_TITLE)
     return [
-        SpinnerColumn(spinner, finished_text=Text(mark, style="green")),
+        progress.SpinnerColumn(spinner, finished_text=Text(mark, style="green")),
         _text("{task.description}", width, "left"),
-        BarColumn(6),
+        progress.BarColumn(6),
         _text("{task.completed:.0f}/{task.total:.0f}", 10),
         _text("{task.fields[loss]}", 12),
         _text("{task.fields[rate]}", 12),
-        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(width=8)),
+        progress.TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(width=8)),
     ]
 
 
-def _text(text: str, width: int, justify: JustifyMethod = "right") -> TextColumn:
+def _text(text: str, width: int, justify: JustifyMethod = "right") -> progress.TextColumn:
     column = Column(width=width, no_wrap=True, overflow="ellipsis")
-    return TextColumn(text, justify=justify, markup=False, table_column=column)
+    return progress.TextColumn(text, justify=justify, markup=False, table_column=column)
 
 
-def _left(task: Task) -> str:
+def _left(task: progress.Task) -> str:
     """Return e.g. "0:02:05 left"; "" if the time is not known, or if nothing is left."""
     return f"{timedelta(seconds=task.time_remaining)} left" if task.time_remaining else ""
 

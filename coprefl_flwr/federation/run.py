@@ -5,7 +5,6 @@ the versions of the clients' states, and the history. The strategy stores only o
 """
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_only, to_record
-from coprefl_flwr.errors import RoundFailedError, RunFailedError
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, flower_log, logger
 from coprefl_flwr.federation.averaging import mean_model, remember
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
@@ -34,9 +33,6 @@ from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics, co
 from coprefl_flwr.federation.keep import SERVER, Best, Keep
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
-
-logger = logging.getLogger("flwr.coprefl")
-flower_log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
-from coprefl_flwr.errors import SettingsError, check_name, unknown
+from coprefl_flwr.errors import SettingsError, check_name, flower_log, unknown
 from coprefl_flwr.federation.averaging import AVERAGES
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
@@ -29,7 +29,7 @@ from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
-from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, ShouldStop, flower_log
+from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, ShouldStop
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.files import alone, expanded
 from coprefl_flwr.options import Option, Value, check_declared

@@ -1,7 +1,6 @@
 """The transport: sends the messages of exchanges to nodes and combines the nodes' replies."""
 
 import json
-import logging
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
-from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, logger, one_line, shorten
 from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean, products
 from coprefl_flwr.federation.client_state import Versions
@@ -24,8 +23,6 @@ from coprefl_flwr.federation.messages import MessageConfig, NodeReply, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
 from coprefl_flwr.federation.tally import Tally
 from coprefl_flwr.federation.validation import Bounds
-
-logger = logging.getLogger("flwr.coprefl")
 
 PULL_INTERVAL = 0.01
 """Seconds between two polls for replies, on grids that have `pull_interval` (Flower's: 0.1)."""

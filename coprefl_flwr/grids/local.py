@@ -4,7 +4,6 @@ The grid is meant for tests, for debugging with breakpoints, and for machines wi
 """
 
 import itertools
-import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,12 +12,10 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import records_of
-from coprefl_flwr.errors import EXITS
+from coprefl_flwr.errors import EXITS, logger
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
 from coprefl_flwr.federation.messages import place
-
-logger = logging.getLogger("flwr.coprefl")
 
 ClientAppFn = Callable[[Message, Context], Message]
 

@@ -1,7 +1,6 @@
 """The torch device of a process, and the device, memory format and mode of a model."""
 
 import functools
-import logging
 import os
 from weakref import WeakKeyDictionary
 
@@ -10,13 +9,12 @@ from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped, tensors_of
+from coprefl_flwr.errors import logger
 from coprefl_flwr.learning.module_state import ModuleState
 from coprefl_flwr.models.base import keep_base
 from coprefl_flwr.models.copies import copied
 from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import computing
-
-logger = logging.getLogger("flwr.coprefl")
 
 
 @functools.cache

@@ -109,19 +109,20 @@ class RateSchedule(Choice):
         # Such as a TypeError for a missing or unknown option.
         with prefixed(f"schedule = {self}", "schedule", of=Exception):
             factor = self.factor(999, 999)
-        if not 0 <= factor <= 1 or self.over not in (ROUNDS, STEPS):
+        if not 0 <= factor <= 1 or self.arguments.get("over", ROUNDS) not in (ROUNDS, STEPS):
             needed = f"factors between 0 and 1 are needed, over {ROUNDS} or {STEPS}"
             raise SettingsError(f"schedule = {self}: {needed}", "schedule")
 
     @property
-    def over(self) -> str:
-        """What is counted: ROUNDS or STEPS."""
-        return str(self.arguments.get("over", ROUNDS))
+    def over_steps(self) -> bool:
+        """Whether t counts local steps, not rounds."""
+        return bool(self.arguments.get("over") == STEPS)
 
     def factor(self, t: int, steps: int = 0) -> float:
         """Return the factor in a round or local step t, counted from 0, of `steps` local steps."""
-        own = {"warm_up": 0, **self.arguments, "over": self.over}
-        if own.pop("over") == STEPS and self.name in ("cosine", "linear"):
+        own = {"warm_up": 0, **self.arguments}
+        own.pop("over", None)
+        if self.over_steps and self.name in ("cosine", "linear"):
             own.setdefault("length", steps)
         warm: float = min((t + 1) / max(own.pop("warm_up"), 1), 1.0)
         return warm * SCHEDULES[self.name](t, **own)

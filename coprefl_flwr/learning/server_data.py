@@ -10,13 +10,8 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
+from coprefl_flwr.learning import evaluation
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import (
-    EVALUATION_BATCH,
-    LossAndGradient,
-    evaluate,
-    loss_and_gradient,
-)
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
@@ -52,22 +47,22 @@ class ServerData:
 
     def loss_and_gradient(
         self, arrays: Arrays, positions: npt.NDArray[np.int64] | None = None
-    ) -> LossAndGradient:
+    ) -> evaluation.LossAndGradient:
         """Return the mean loss of the model `arrays`, and the gradient of the loss.
 
         `positions` are the indices of the samples to use; None means all samples.
         """
         load_arrays(self.model, arrays)
         samples = self.samples if positions is None else self.samples.take(positions)
-        batches = samples.batches(EVALUATION_BATCH, self.device)
+        batches = samples.batches(evaluation.EVALUATION_BATCH, self.device)
         loss = self.loss.of_batch
-        return loss_and_gradient(self.model, batches, loss, precision=self.precision)
+        return evaluation.loss_and_gradient(self.model, batches, loss, precision=self.precision)
 
     def evaluate(self, arrays: Arrays) -> Mapping[str, float]:
         """Return the metrics of the model `arrays` on all samples (see `evaluate`)."""
         load_arrays(self.model, arrays)
-        batches = self.samples.batches(EVALUATION_BATCH, self.device)
-        return evaluate(self.model, batches, precision=self.precision, loss=self.loss)
+        batches = self.samples.batches(evaluation.EVALUATION_BATCH, self.device)
+        return evaluation.evaluate(self.model, batches, precision=self.precision, loss=self.loss)
 
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int

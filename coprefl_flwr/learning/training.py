@@ -12,22 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import Samples, batch_slices
+from coprefl_flwr.data.dataset import Samples, batch_slices
 from coprefl_flwr.data.inputs import Inputs
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
-from coprefl_flwr.learning.optimisers import (
-    ADAM,
-    CONSTANT,
-    ROUNDS,
-    SGD,
-    SGD_RATE,
-    STEPS,
-    Optimiser,
-    RateSchedule,
-)
+from coprefl_flwr.learning.optimisers import ADAM, CONSTANT, SGD, SGD_RATE, Optimiser, RateSchedule
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
@@ -151,7 +142,7 @@ class LocalTraining:
 
         If `clipped` is False, the gradients must not be clipped either.
         """
-        if self.chosen_optimiser != SGD or self.schedule.over != ROUNDS:
+        if self.chosen_optimiser != SGD or self.schedule.over_steps:
             both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
             raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
         if self.clip_norm is not None and not clipped:
@@ -163,7 +154,7 @@ class LocalTraining:
         The unit is the learning rate. Without momentum the distance is the number of steps. With
         momentum m, step k moves by 1 + m + ... + m^(k-1). For other steps it is not known: nan.
         """
-        steps, over_steps = self.steps(n), self.schedule.over == STEPS
+        steps, over_steps = self.steps(n), self.schedule.over_steps
         sizes = np.cumsum(self.momentum ** np.arange(steps))
         rates = [self.schedule.factor(t, steps) if over_steps else 1.0 for t in range(steps)]
         return float(sizes @ rates) if self.chosen_optimiser == SGD else math.nan
@@ -176,8 +167,7 @@ class LocalTraining:
     def rate(self, server_round: int) -> float:
         """Return the learning rate in round `server_round`; rounds are counted from 1."""
         rate = self.chosen_optimiser.rate if self.learning_rate is None else self.learning_rate
-        over_steps = self.schedule.over == STEPS
-        return rate * (1.0 if over_steps else self.schedule.factor(server_round - 1))
+        return rate * (1.0 if self.schedule.over_steps else self.schedule.factor(server_round - 1))
 
     def batches_of_steps(
         self,
@@ -198,7 +188,7 @@ class LocalTraining:
         augment = self.augment.seeded(rng, device) if self.augment else None
         rate, steps = self.rate(server_round), self.steps(len(samples))
         for t in range(steps):
-            factor = self.schedule.factor(t, steps) if self.schedule.over == STEPS else 1.0
+            factor = self.schedule.factor(t, steps) if self.schedule.over_steps else 1.0
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
             positions = itertools.islice(stream, each or self.accumulation)

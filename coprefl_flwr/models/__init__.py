@@ -2,7 +2,6 @@
 
 from coprefl_flwr.models.arrays import as_array as as_array
 from coprefl_flwr.models.arrays import buffer_names as buffer_names
-from coprefl_flwr.models.arrays import check_weights as check_weights
 from coprefl_flwr.models.arrays import first_names as first_names
 from coprefl_flwr.models.arrays import load_arrays as load_arrays
 from coprefl_flwr.models.arrays import load_in_order as load_in_order

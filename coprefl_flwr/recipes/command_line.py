@@ -2,27 +2,18 @@
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say
-from coprefl_flwr.files import (
-    LOCK,
-    alone,
-    check_own,
-    own,
-    read_json,
-    remove_unfinished,
-    write_atomically,
-)
+from coprefl_flwr import files
+from coprefl_flwr.errors import SettingsError, logger, say
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.choose import START, check_choice, choose_recipe
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import executor, run_recipe
+from coprefl_flwr.recipes.execute import executor, run_rows
 from coprefl_flwr.recipes.listing import FAILED, PLACE, RECIPE, RUNS, listing, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
@@ -38,8 +29,6 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.store import Store, is_done
 from coprefl_flwr.testing import check_methods
-
-logger = logging.getLogger("flwr.coprefl")
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 
@@ -59,10 +48,10 @@ def run(options: argparse.Namespace) -> int:
     """Run a recipe, and write its report; return 1 if runs failed."""
     recipe, out, store, tracker = _read(options, "")
     runs, in_use = check_runs(recipe), _IN_USE.format(out)
-    with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
+    with executor(store, options.workers, tracker) as make, files.alone(out / files.LOCK, in_use):
         _begin(out, store, recipe, runs)
-        failed = run_recipe(recipe, store, make)
-        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+        failed = run_rows(table_rows(recipe), store, make)
+        files.write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
         _report(collect(recipe, store, failed), out)
     if len(recipe.pairs) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
@@ -75,7 +64,7 @@ def choose(options: argparse.Namespace) -> None:
     """Choose one of a recipe's methods, and write the answer and the starting model."""
     recipe, out, store, tracker = _read(options, "-choice")
     runs, in_use = check_choice(recipe), _IN_USE.format(out)
-    with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
+    with executor(store, options.workers, tracker) as make, files.alone(out / files.LOCK, in_use):
         _begin(out, store, recipe, runs)
         chosen = choose_recipe(recipe, store, make, out)
         page = chosen.report(out / REPORT)
@@ -95,23 +84,24 @@ def _read(options: argparse.Namespace, ending: str) -> tuple[Recipe, Path, Store
     suffix = "".join(f"-{mark}" for mark in marks if mark) + ending
     out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
     models = options.models or out.parent / "models"
-    check_own(out, "--out")
-    check_own(out / REPORT, "--out")
+    files.check_own(out, "--out")
+    files.check_own(out / REPORT, "--out")
     return recipe, out, Store(models.resolve()), tracker_of(options.tracker, out.resolve())
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
     """Write the files of a recipe's folder before its runs; remove files of killed processes."""
-    own(out, "--out")  # First: `--models` may be a folder inside, which a killed process leaves.
+    # First: `--models` may be a folder inside, which a killed process leaves.
+    files.own(out, "--out")
     store.root.mkdir(parents=True, exist_ok=True)
     for folder in (out, out / REPORT):
-        remove_unfinished(folder, below=folder != out)
-    write_atomically(out / RECIPE, recipe.to_yaml().encode())
-    write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
+        files.remove_unfinished(folder, below=folder != out)
+    files.write_atomically(out / RECIPE, recipe.to_yaml().encode())
+    files.write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Written again when all runs have ended.
-    write_atomically(out / RUNS, json.dumps([run.keys for run in runs]).encode())
+    files.write_atomically(out / RUNS, json.dumps([run.keys for run in runs]).encode())
     if recipe.own_metrics:
-        write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
+        files.write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
     done = [all(is_done(store.root / key) for key in run.keys) for run in runs]
     finished = f"{sum(done)} of {len(done)} runs are finished"
     logger.info("%s: %s; results go to %s", recipe.title, finished, store.root)
@@ -139,18 +129,18 @@ def report(options: argparse.Namespace) -> None:
     if (out / START).exists():
         raise SettingsError(f"{out}: `coprefl choose` wrote it: the same command writes it again")
     with without_code("coprefl report"):
-        own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
+        own = files.read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
         recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         _check_unchanged(out, recipe)
-        lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
+        lost = files.read_json(out / FAILED) if (out / FAILED).exists() else {}
         _report(_tested(collect(recipe, store, lost), options), out)
 
 
 def _check_unchanged(out: Path, recipe: Recipe) -> None:
     """Raise a SettingsError if the results of a folder's runs have other keys by now."""
-    before = {key for keys in read_json(out / RUNS) for key in keys}
+    before = {key for keys in files.read_json(out / RUNS) for key in keys}
     reported = [run for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
     if {key for run in reported for key in run.keys} - before:
         problem = "its code or data changed after the run: its report stays as it is"

@@ -11,7 +11,6 @@ and ended after the work.
 
 import contextlib
 import io
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import one_line, shorten
+from coprefl_flwr.errors import logger, one_line, shorten
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
@@ -29,15 +28,12 @@ from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.grids.ray import connect, end_hosts, gpu_share, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.named import display_names
-from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import StudyRun
-from coprefl_flwr.recipes.search import SearchedRow, table_rows
+from coprefl_flwr.recipes.search import SearchedRow
 from coprefl_flwr.studies.running import WORKERS as OPTION
 from coprefl_flwr.studies.running import Followed, shown, unfollowed
 from coprefl_flwr.studies.running import run as make_stages
 from coprefl_flwr.studies.store import Store
-
-logger = logging.getLogger("flwr.coprefl")
 
 FEW = 300
 """Number of clients' rounds up to which no workers are started: starting would take longer."""
@@ -55,16 +51,11 @@ Make = Callable[[Sequence[StudyRun]], Failures]
 """A function that executes runs, in this process or on workers, and returns the failures."""
 
 
-def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
-    """Execute every run of a recipe: the runs that choose values, and the reported runs.
+def run_rows(rows: Sequence[SearchedRow[Any]], store: Store, make: Make) -> Failures:
+    """Execute every run of these rows: the runs that choose values, and the reported runs.
 
     Returns the runs that failed. The results of the other runs are in the store.
     """
-    return run_rows(table_rows(recipe), store, make)
-
-
-def run_rows(rows: Sequence[SearchedRow[Any]], store: Store, make: Make) -> Failures:
-    """Execute every run of rows of a recipe's tables, as `run_recipe` does."""
     failed: Failures = {}
     batches = [row.batches(store) for row in rows]
     while new := [batch for iterator in batches if (batch := next(iterator, None)) is not None]:

@@ -4,7 +4,6 @@ The loss around a model is measured in two filter-normalised directions: Li et a
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pandas as pd
 from safetensors.numpy import load_file, save
 
 from coprefl_flwr.arrays import Arrays, weights_of
+from coprefl_flwr.errors import logger
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.models import load_saved_model
@@ -24,12 +24,15 @@ from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.store import Store
 
-logger = logging.getLogger("flwr.coprefl")
-
 Floats = npt.NDArray[np.float64]
 
 POINTS, SPAN, SAMPLES = 21, 1.0, 500
-"""Number of grid points per side, half the side in filter norms, and number of samples."""
+"""Number of grid points per side, half the side in filter norms, and number of samples.
+
+The number of points is odd, so that the model itself is a grid point.
+"""
+# Whole numbers are divided: with linspace, the middle step might not be exactly 0.
+STEPS = SPAN * np.arange(1 - POINTS, POINTS, 2) / (POINTS - 1)
 
 
 def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
@@ -52,28 +55,22 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
         losses = landscape(lambda at: data.evaluate(at)["loss"], arrays)
         # safetensors stores an array's memory unchanged and reads it as C order.
         write_atomically(file, save({"losses": np.ascontiguousarray(losses.to_numpy())}))
-    steps = _steps(SPAN, POINTS)
-    return pd.DataFrame(load_file(file)["losses"], steps, steps)
+    return pd.DataFrame(load_file(file)["losses"], STEPS, STEPS)
 
 
 # ---- the loss around a model ---------------------------------------------------------------------
 
 
-def landscape(
-    loss: Callable[[Arrays], float], arrays: Arrays, span: float = SPAN, points: int = POINTS
-) -> pd.DataFrame:
+def landscape(loss: Callable[[Arrays], float], arrays: Arrays) -> pd.DataFrame:
     """Return the losses on a grid around a model: f(a, b) = L(θ + a δ + b η), by a and by b.
 
     This is Equation 1 of Li et al. The random directions δ and η depend only on the names and
     shapes of the arrays. Then each is normalised to the filters of θ. All models of one network
     thus have the same two random directions before they are normalised.
 
-    `arrays` are the weights θ, and buffers, which no direction changes. `span` is half the side of
-    the square. `points` is the number of grid points per side: an odd number, so that θ itself is a
-    grid point.
+    `arrays` are the weights θ, and buffers, which no direction changes.
     """
     first, second = (direction(arrays, which) for which in ("first", "second"))
-    steps = _steps(span, points)
 
     def moved(a: float, b: float) -> Arrays:
         moving = {
@@ -82,13 +79,8 @@ def landscape(
         }
         return arrays | moving
 
-    losses = np.array([[loss(moved(a, b)) for b in steps] for a in steps], dtype=np.float64)
-    return pd.DataFrame(losses, steps, steps)
-
-
-def _steps(span: float, points: int) -> Floats:
-    # Whole numbers are divided: with linspace, the middle step might not be exactly 0.
-    return span * np.arange(1 - points, points, 2) / (points - 1)
+    losses = np.array([[loss(moved(a, b)) for b in STEPS] for a in STEPS], dtype=np.float64)
+    return pd.DataFrame(losses, STEPS, STEPS)
 
 
 def direction(arrays: Arrays, which: str) -> Arrays:

@@ -10,19 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-    with_config,
-)
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic.functional_validators import AfterValidator, BeforeValidator
+from pydantic.json_schema import WithJsonSchema
+from pydantic.types import Strict, StringConstraints
 from typing_extensions import TypedDict
 
 from coprefl_flwr.errors import SettingsError, excerpt, unknown

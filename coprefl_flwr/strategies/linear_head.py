@@ -8,15 +8,8 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import (
-    Exchange,
-    HeadLayer,
-    PerClient,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Total,
-)
+from coprefl_flwr.federation import Exchange, HeadLayer, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.aggregation import PerClient, Total
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.options import option
 

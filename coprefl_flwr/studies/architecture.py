@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -13,23 +12,16 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
-from coprefl_flwr.errors import SettingsError, about_settings, prefixed, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, logger, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.learning.user_functions import described
-from coprefl_flwr.models import (
-    build_model,
-    check_weights,
-    computing,
-    head_names,
-    model_arrays,
-    outputs_and_representation,
-    outputs_of,
-)
+from coprefl_flwr.models import computing, model_arrays, outputs_of
+from coprefl_flwr.models.arrays import check_weights
 from coprefl_flwr.models.base import base_hash
-from coprefl_flwr.models.build import Network, head_of
+from coprefl_flwr.models.build import Network, build_model, head_names, head_of
 from coprefl_flwr.models.copies import sharing_base, unwrapped
 from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
-from coprefl_flwr.models.heads import last_linear
+from coprefl_flwr.models.heads import last_linear, outputs_and_representation
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
 from coprefl_flwr.seeds import Key
@@ -37,7 +29,6 @@ from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
-logger = logging.getLogger("flwr.coprefl")
 
 Factory = Callable[[int], nn.Module]
 """A function that makes a network from a number of classes."""

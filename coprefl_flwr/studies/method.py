@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from coprefl_flwr import plugins
+from coprefl_flwr import methods, plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.errors import SettingsError
@@ -25,19 +25,6 @@ from coprefl_flwr.federation.robust import AGGREGATION, MEAN
 from coprefl_flwr.learning.optimisers import ADAM, SGD
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
-from coprefl_flwr.methods import (
-    CLASSES,
-    HEAD,
-    PERSONALISED,
-    PRETRAINING,
-    RANDOM,
-    REFINED,
-    VERSIONS,
-    client_class_of,
-    find_class,
-    is_built_in,
-    roles_of,
-)
 from coprefl_flwr.models.adapters import is_exact
 from coprefl_flwr.models.weights import FILE, is_external
 from coprefl_flwr.named import parse, with_options
@@ -47,7 +34,6 @@ from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.training_options import (
-    PRECISION,
     TRAINING_KEYS,
     WRAPPER,
     WRAPPER_KEYS,
@@ -144,12 +130,13 @@ class Method:
         """The phases that train; empty for `random`, `fresh`, `keep` and external weights."""
         if self in NO_METHODS or self.is_external:
             return ()
-        return tuple(phase for phase in self.phases if phase.name != RANDOM)
+        return tuple(phase for phase in self.phases if phase.name != methods.RANDOM)
 
     @property
     def is_external(self) -> bool:
         """Whether the text names external weights, such as a file, instead of a strategy."""
-        built_in = self.name.partition(":")[0] in (RANDOM, *CLASSES, *REFINED)
+        first = self.name.partition(":")[0]
+        built_in = first == methods.RANDOM or methods.is_built_in(first)
         return not (built_in or self.then or self.role) and is_external(str(self))
 
     def changed(self, change: "Callable[[Method], Method]") -> "Method":
@@ -193,14 +180,15 @@ class Method:
         Raises a SettingsError if there is no such method.
         """
         if self.instance is None:
-            return find_class(self.name)
+            return methods.find_class(self.name)
         (first, _), *_ = parts_of(self.instance, 1)
         return type(first.inner if isinstance(first, ServerRefined) else first)
 
     @functools.cached_property
     def client_class(self) -> type[TorchClient]:
         """The class of the clients that the strategy class names."""
-        return client_class_of(self.strategy_class)
+        named = self.strategy_class.client
+        return plugins.find("method", named) if isinstance(named, str) else named
 
     @functools.cached_property
     def declared_options(self) -> Mapping[str, Option]:
@@ -211,17 +199,17 @@ class Method:
     @property
     def refined(self) -> bool:
         """Whether SGD on the server's data follows every round, as in scenario II."""
-        return self.name in REFINED
+        return self.name in methods.REFINED
 
     @property
     def label(self) -> str:
         """The name of a built-in method, or of a user's method the NAME after `:` of its place."""
-        return self.name if is_built_in(self.name) else self.name.rpartition(":")[2]
+        return self.name if methods.is_built_in(self.name) else self.name.rpartition(":")[2]
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that the method can have, out of `methods.ROLES`."""
-        return roles_of(self.name, self.strategy_class)
+        return methods.roles_of(self.name, self.strategy_class)
 
     @property
     def uses_server_data(self) -> bool:
@@ -229,25 +217,20 @@ class Method:
         return self.refined or self.strategy_class.server_data in ("server", "both")
 
     @property
-    def version(self) -> int:
-        """The version of the method, under which results are stored; see `methods.VERSIONS`."""
-        return VERSIONS.get(self.name, 1)
-
-    @property
     def trains_locally(self) -> bool:
         """Whether the settings of local training apply to the clients of the method."""
-        return HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
+        return methods.HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
 
     def training_keys(self, role: str) -> tuple[str, ...]:
         """Return the keys of the training settings that the method uses in a role and may set."""
-        if role == PERSONALISED:
+        if role == methods.PERSONALISED:
             return tuple(key for key in TRAINING_KEYS if key not in UNUSED)
-        if role != PRETRAINING:  # In tasks, the settings `task-...` apply to every method.
+        if role != methods.PRETRAINING:  # In tasks, the settings `task-...` apply to every method.
             return ()
         # Whether the participants of a round are drawn from the clients.
-        drawn = HEAD not in self.roles and bool(self.strategy_class.actions)
+        drawn = methods.HEAD not in self.roles and bool(self.strategy_class.actions)
         if not self.trains_locally:
-            of_rounds = ("rounds", "participants", PRECISION, *AVERAGES)
+            of_rounds = ("rounds", "participants", "precision", *AVERAGES)
             return (*of_rounds, *(WRAPPER_KEYS if drawn else ()))
         of_clients = ("participants", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
@@ -266,7 +249,7 @@ class Method:
         """Return {key: default} of the method's options and of local training, in a role."""
         known, kind = self.declared_options.items(), self.strategy_class
         own = {key: option.default for key, option in known if option.default is not None}
-        personal = kind.personal_defaults if role == PERSONALISED else {}
+        personal = kind.personal_defaults if role == methods.PERSONALISED else {}
         return {**own, **kind.training_defaults, **personal}
 
     # ---- a phase in its role --------------------------------------------------------------------
@@ -317,7 +300,7 @@ class Method:
             rounds = [phase.training.rounds for phase in self.phases]
             strategies = [phase.strategy(server, training, **run) for phase in self.phases]
             return Schedule(list(zip(strategies, rounds, strict=True)))
-        if self.role == PRETRAINING:
+        if self.role == methods.PRETRAINING:
             run["participants"] = self.training.participants
         kind, how = self.strategy_class, training or self.training
         own = self._arguments(_of_strategy(kind))
@@ -381,7 +364,7 @@ class Method:
         """
         values, known = values_of(self.training, later=False), self.declared_options
         if values["learning-rate"] is None:  # Not set equals the default.
-            of_role = ADAM if self.role == PERSONALISED else SGD
+            of_role = ADAM if self.role == methods.PERSONALISED else SGD
             values["learning-rate"] = (self.training.optimiser or of_role).rate
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.values.get(AGGREGATION[0], MEAN) == MEAN:
@@ -396,7 +379,7 @@ class Method:
         about, text = as_stored(self.about()), ""
         if issubclass(self.strategy_class, FlowerStrategy):
             text = FLWR_VERSION
-        elif not is_built_in(self.name):
+        elif not methods.is_built_in(self.name):
             text = plugins.hash_at("method", self.name)
         kinds = self.strategy_class, self.client_class
         if not text and any(map(is_users, kinds)):
@@ -404,11 +387,12 @@ class Method:
         texts = {"text": text} if text else {}
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        about |= {"version": self.version} | texts | self.training.loss.identity()
+        about |= {"version": methods.VERSIONS.get(self.name, 1)} | texts
+        about |= self.training.loss.identity()
         return about | (self.training.augment.identity() if self.training.augment else {})
 
 
-START = Method(RANDOM)
+START = Method(methods.RANDOM)
 """The method `random`: the starting model is the random initialisation, without training."""
 
 FRESH, KEEP = NO_METHODS = (Method("fresh"), Method("keep"))

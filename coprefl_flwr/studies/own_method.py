@@ -73,11 +73,6 @@ def pretraining_options(method: Method) -> dict[str, Option]:
     return options | {"keep": of_run["keep"]} | _options_of_clients(method)
 
 
-def task_options(method: Method) -> dict[str, Option]:
-    """Return the options of tasks by key: options of local training and of a strategy's client."""
-    return {**declared(LocalTraining), **_options_of_clients(method)}
-
-
 def _pretraining_method(
     method: Method, training: TrainingOptions, options: Mapping[str, Any], clients: int
 ) -> Method:
@@ -138,15 +133,13 @@ def downstream_of(
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
-    chosen = checked_options(options, task_options(read))
+    known = {**declared(LocalTraining), **_options_of_clients(read)}
+    chosen = checked_options(options, known)
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
     training = local_training(
-        chosen,
-        rounds=max(of_tasks["rounds"], 1),
-        participants=fewest,
-        learning_rate=TASK_RATE,
+        chosen, rounds=max(of_tasks["rounds"], 1), participants=fewest, learning_rate=TASK_RATE
     )
     trained = task_method(read, training, chosen)
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -12,27 +11,17 @@ import numpy as np
 import torch
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import (
-    ClientData,
-    Dataset,
-    DataSettings,
-    Samples,
-    as_samples,
-    split_in_two,
-    task_labels,
-)
+from coprefl_flwr.data import ClientData, Dataset, DataSettings, Samples, as_samples
 from coprefl_flwr.data.inputs import tensors_of
 from coprefl_flwr.data.partition import Spread
-from coprefl_flwr.data.splits import part_of
+from coprefl_flwr.data.splits import part_of, split_in_two, task_labels
 from coprefl_flwr.data.user_data import training_dataset
-from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, excerpt, logger, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import Checked, same_option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import content_hashes
-
-logger = logging.getLogger("flwr.coprefl")
 
 PRETRAIN = "pretrain"
 """Name of the population of the pre-training."""
@@ -81,10 +70,7 @@ class LoadedSource(Source):
 
     @classmethod
     def of(
-        cls,
-        dataset: Any,
-        only: Sequence[int | str] | None = None,
-        **how: Any,
+        cls, dataset: Any, only: Sequence[int | str] | None = None, **how: Any
     ) -> "LoadedSource":
         """Return the source of a dataset that a program gives; `how` are options of `as_dataset`.
 

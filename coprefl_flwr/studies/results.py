@@ -2,7 +2,6 @@
 
 import functools
 import json
-import logging
 import math
 import re
 import shlex
@@ -14,7 +13,7 @@ import pandas as pd
 from safetensors import SafetensorError
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, logger
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import KEPT, STEP_SIZE, STOPPED
@@ -31,8 +30,6 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Task
-
-logger = logging.getLogger("flwr.coprefl")
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:

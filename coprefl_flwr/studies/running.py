@@ -5,7 +5,6 @@ folder that the program names, or else in a temporary folder.
 """
 
 import io
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -17,6 +16,7 @@ import yaml
 from flwr.serverapp import Grid
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import logger
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
@@ -29,8 +29,6 @@ from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Layout, Store, finalise
 from coprefl_flwr.studies.study import Study
-
-logger = logging.getLogger("flwr.coprefl")
 
 SETTINGS = "settings.yaml"
 

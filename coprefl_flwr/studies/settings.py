@@ -16,15 +16,8 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning.optimisers import Optimiser
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models.adapters import Adapter
-from coprefl_flwr.options import (
-    WORDS,
-    Checked,
-    Value,
-    check_declared,
-    declared,
-    option,
-    same_option,
-)
+from coprefl_flwr.named import Value
+from coprefl_flwr.options import WORDS, Checked, check_declared, declared, option, same_option
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import METHODS, Methods
 from coprefl_flwr.studies.method import FRESH, Method

@@ -14,7 +14,6 @@ the stage runs again. The earlier files are not deleted, but moved into a folder
 
 import contextlib
 import json
-import logging
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,30 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr import files
+from coprefl_flwr.errors import SettingsError, logger
 from coprefl_flwr.federation.checkpoint import history_file, remove_checkpoint
 from coprefl_flwr.federation.client_state import STATE_FILE
-from coprefl_flwr.files import (
-    LOCK,
-    LOCKS,
-    SUMS,
-    alone,
-    check_own,
-    check_sums,
-    move_aside,
-    own,
-    read_json,
-    remove_named,
-    remove_unfinished,
-    write_atomically,
-    write_sums,
-)
 from coprefl_flwr.studies.hashes import content_without_folders
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.stage import Stage
 
-logger = logging.getLogger("flwr.coprefl")
 
 EARLIER = "earlier-"
 
@@ -57,7 +41,7 @@ STATES = "client-state"
 RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
 ABOUT, CARD, MADE_OF = "model.json", "README.md", "made-of.json"
 FILES = (
-    *(RESULT, SUMS, SECONDS, ABOUT, CARD, MADE_OF, STATES),
+    *(RESULT, files.SUMS, SECONDS, ABOUT, CARD, MADE_OF, STATES),
     *("*.safetensors", "*.rounds.jsonl"),
 )
 """The names of a stage's files, and of the folder of its clients' states, as patterns."""
@@ -116,7 +100,7 @@ class Store:
         computation of features.
         """
         file = self.folder(stage) / SECONDS
-        seconds = read_json(file) if file.exists() else []
+        seconds = files.read_json(file) if file.exists() else []
         return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
 
     def last_round(self, stage: "Stage") -> dict[str, Any]:
@@ -142,11 +126,11 @@ class Store:
         Raises a SettingsError, before anything is written, if the folder contains files of another
         program, or if another process writes into the folder.
         """
-        check_own(self.root, option)
+        files.check_own(self.root, option)
         problem = f"{option}: {self.root} is being written by another process"
-        with alone(self.root / LOCK, problem):
-            own(self.root, option)
-            remove_unfinished(self.root)
+        with files.alone(self.root / files.LOCK, problem):
+            files.own(self.root, option)
+            files.remove_unfinished(self.root)
             yield
 
     @contextmanager
@@ -173,7 +157,7 @@ class Store:
 
     def _lock(self, stage: "Stage") -> filelock.FileLock:
         # A long key is shortened to its end, which contains the hash and so is unique.
-        lock = self.root / LOCKS / stage.key.replace("/", "-")[-200:]
+        lock = self.root / files.LOCKS / stage.key.replace("/", "-")[-200:]
         lock.parent.mkdir(parents=True, exist_ok=True)
         return filelock.FileLock(lock)
 
@@ -189,14 +173,14 @@ class Store:
         for stage in stages:
             file = self.folder(stage) / MADE_OF
             made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
-            before = read_json(file) if file.exists() else {}
+            before = files.read_json(file) if file.exists() else {}
             if before and before != made_of:
                 changed = ", ".join(key for key in made_of if made_of[key] != before.get(key))
-                aside = move_aside(file.parent, FILES, EARLIER)
+                aside = files.move_aside(file.parent, FILES, EARLIER)
                 line = "%s is run again (changed: %s); the earlier results are moved to %s"
                 logger.warning(line, stage.title, changed, aside)
             if before != made_of:
-                write_atomically(file, json.dumps(made_of, indent=1).encode())
+                files.write_atomically(file, json.dumps(made_of, indent=1).encode())
 
 
 # ---- the files of a stage -----------------------------------------------------------------------
@@ -210,8 +194,8 @@ def write_result(
     text = json.dumps(content, indent=1, allow_nan=False).encode()
     # The checksums come first, because the existence of a result means that the stage is done.
     arrays = [path.name for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
-    write_sums(folder, arrays, {RESULT: text})
-    write_atomically(folder / RESULT, text)
+    files.write_sums(folder, arrays, {RESULT: text})
+    files.write_atomically(folder / RESULT, text)
 
 
 def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,8 +208,8 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
     Raises a SettingsError if the result file is missing or does not match its checksum.
     """
-    check_sums(folder, RESULT, needed=RESULT)
-    result: dict[str, list[dict[str, Any]]] = read_json(folder / RESULT)
+    files.check_sums(folder, RESULT, needed=RESULT)
+    result: dict[str, list[dict[str, Any]]] = files.read_json(folder / RESULT)
     return result
 
 
@@ -245,12 +229,13 @@ def finalise(stage: "Stage", folder: Path) -> bool:
     done = is_done(folder)
     if done and not stage.open_ended:
         remove_checkpoint(folder / CHECKPOINT)
-    remove_unfinished(folder, below=not done)  # Below a finished stage, other processes may write.
+    # Below a finished stage, other processes may write.
+    files.remove_unfinished(folder, below=not done)
     if not done:
         return False
-    check_sums(folder, needed=RESULT)
+    files.check_sums(folder, needed=RESULT)
     if stage.open_ended:
-        rounds = read_json(folder / RESULT)["rounds"]
+        rounds = files.read_json(folder / RESULT)["rounds"]
         last = int(rounds[-1]["round"]) if rounds else 0
         if last > stage.rounds:
             raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
@@ -258,5 +243,5 @@ def finalise(stage: "Stage", folder: Path) -> bool:
             (folder / RESULT).unlink()
         return last == stage.rounds
     if not stage.keeps_states:
-        remove_named(folder / STATES, STATE_FILE)
+        files.remove_named(folder / STATES, STATE_FILE)
     return True

@@ -108,7 +108,7 @@ TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
 """Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
 of a study have one loss."""
 
-PRECISION, WRAPPER = "precision", "client-wrapper"
+WRAPPER = "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
 OF_EPOCHS = ("local-epochs", "max-local-steps")

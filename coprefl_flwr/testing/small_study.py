@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.errors import flower_log, one_line
 from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import RoundReport
@@ -221,7 +221,6 @@ def quiet_log() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(" ".join(record.getMessage().split()))
 
-    flower_log = logging.getLogger("flwr")
     before = flower_log.handlers, flower_log.propagate
     flower_log.handlers, flower_log.propagate = [Collects(logging.WARNING)], False
     try:

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from coprefl_flwr.data import Samples, batch_slices, load_dataset, make_dataset
+from coprefl_flwr.data import Samples, load_dataset, make_dataset
+from coprefl_flwr.data.dataset import batch_slices
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.populations import Clients
 from tests.common.checks import refusal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr_datasets import partitioner
 
-from coprefl_flwr.data import SCHEMES, partition
+from coprefl_flwr.data.partition import SCHEMES, partition
 from coprefl_flwr.errors import SettingsError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 103))

@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.data import split_in_two, task_labels
-from coprefl_flwr.data.splits import choose_classes, choose_domains, split_classes
+from coprefl_flwr.data.splits import (
+    choose_classes,
+    choose_domains,
+    split_classes,
+    split_in_two,
+    task_labels,
+)
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.seeds import generator
 

@@ -7,12 +7,12 @@ import torch
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import (
     build_model,
-    check_weights,
     head_names,
     load_arrays,
     model_arrays,
     with_fresh_head,
 )
+from coprefl_flwr.models.arrays import check_weights
 from tests.common.checks import refusal
 
 CIFAR = (3, 32, 32)

@@ -12,7 +12,7 @@ from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.execute import Executor, executor, wanted_workers
-from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.studies.store import Store, read_result
 from tests.common.checks import Killed, assert_close, assert_same_results, files, flip, refusal
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
@@ -138,7 +138,7 @@ def test_failed_run_is_not_made_again_for_another_row(recipe_of, store):
                 keep(store, one, [90 if one.name.endswith("gamma=0.0") else 10])
         return {run.identity: "no" for run in reported}
 
-    assert execute.run_recipe(recipe, store, make)
+    assert execute.run_rows(table_rows(recipe), store, make)
     assert len(calls) == len(set(calls)) == 3
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.recipes.execute import run_recipe
+from coprefl_flwr.recipes.execute import run_rows
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run, quarter
 from coprefl_flwr.recipes.search import (
@@ -119,7 +119,7 @@ def test_reported_runs_are_made_for_the_chosen_value_alone(recipe_of, store):
             keep(store, run, [90 if "gamma=1.0" in run.name else 10] * run.settings.tasks)
         return {}
 
-    assert run_recipe(recipe, store, make) == {}
+    assert run_rows(table_rows(recipe), store, make) == {}
     names = ["coprefl:gamma=0.0", "coprefl:gamma=1.0"]
     others = [(name, seed) for name in ("random", "fedavg") for seed in (0, 1)]
     assert calls == [[*others, *((name, 100) for name in names)], [(names[1], 0), (names[1], 1)]]
@@ -186,7 +186,7 @@ def test_halving_chooses_the_best_of_the_validation_runs_to_the_end(halving_reci
             keep(store, run, [(early if short else late)[gamma]] * run.settings.tasks)
         return {}
 
-    assert run_recipe(recipe, store, make) == {}
+    assert run_rows(table_rows(recipe), store, make) == {}
     assert calls == [
         [(gamma, 100, 2) for gamma in EIGHT],
         [(0.2, 100, 8), (0.5, 100, 8)],
@@ -209,7 +209,7 @@ def test_halving_by_test_drops_failed_trials(halving_recipe, store):
                 keep(store, run, [90 if "gamma=0.5" in run.name else 10] * 2)
         return {}
 
-    run_recipe(recipe, store, make)
+    run_rows(table_rows(recipe), store, make)
     names = [f"coprefl:gamma={gamma}" for gamma in ("0.0", "0.5", "1.0")]
     assert calls == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
     assert [trial.chosen for trial in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]

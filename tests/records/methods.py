@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import VERSIONS
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.results import gather
@@ -88,7 +89,7 @@ def measured(name, role, folder):
 
 def key(name, role):
     """Return the name under which figures are recorded; each version has its own name."""
-    return f"{name}, {role}, version {METHODS[name].version}"
+    return f"{name}, {role}, version {VERSIONS.get(name, 1)}"
 
 
 def main():

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import logging
 import re
 import textwrap
 import warnings
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 from rich.cells import cell_len
 
+from coprefl_flwr.errors import logger
 from coprefl_flwr.files import write_atomically
 
 # Importing matplotlib takes a second, and most functions of this package do not use matplotlib.
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 
-logger = logging.getLogger("flwr.coprefl")
 
 INK = "#222222"
 # Inches. The text is still readable where a phone shows the figure at three quarters of this width.
