@@ -59,7 +59,7 @@ $(VENV)/installed: $(VENV)/package
 
 # From a copy, because Flower resolves the path of every file in an app's folder, and $(VENV) has 47,000.
 quickstart: $(VENV)/package
-	rm -rf .quickstart/app && mkdir -p .quickstart/app && cp -r pyproject.toml coprefl_flwr .quickstart/app
+	rm -rf .quickstart/app && mkdir -p .quickstart/app && cp -r pyproject.toml LICENSE coprefl_flwr .quickstart/app
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh .quickstart/app 2 -c examples/quickstart.toml
 
 # Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
