@@ -158,10 +158,11 @@ newest: install
 	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
 	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest -m "not slow or ray" $(OF_FLOWER) $(ALL_METHODS)
 
-# Each Python has an environment in .pythons. uv takes a Python of this machine or downloads one; those of pyenv
-# it sees with PYENV_VERSION=3.11.7:3.12.1:3.13.0, say.
+# Each Python has an environment in .pythons. uv takes a Python of this machine or downloads one; it sees those of
+# pyenv if PYENV_VERSION names them, as 3.11.7:3.12.1:3.13.0.
 PYTHONS := 3.11 3.12 3.13
-OF_PYTHON := tests/test_*.py $(addprefix tests/,strategies clients federation learning models studies)
+OF_PYTHON := tests/docs/test_tables.py $(addprefix tests/,strategies clients federation learning) \
+	$(addprefix tests/test_,cli.py files.py named.py object_code.py options.py plugins.py)
 pythons: export OMP_NUM_THREADS = 1
 pythons: install
 	python -m pip install --quiet uv
