@@ -22,7 +22,7 @@ help:
 	@echo "make test-all     all of them: every method and recipe, faults, the site (at most 40 minutes)"
 	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (a quarter of an hour)"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
-	@echo "make pythons      the ten lines and a part of the tests with Python 3.11, 3.12 and 3.13 (a quarter of an hour, 5 GB each)"
+	@echo "make pythons      the ten lines and a part of the tests with Python 3.11, 3.12 and 3.13 (some minutes and 5 GB each)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, a user's files, hostile replies (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
