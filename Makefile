@@ -14,7 +14,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench zoo clean
+.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest pythons deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench zoo clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-all     all of them: every method and recipe, faults, the site (at most 40 minutes)"
 	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (a quarter of an hour)"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
+	@echo "make pythons      the ten lines and a part of the tests with Python 3.11, 3.12 and 3.13 (some minutes and 5 GB each)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, a user's files, hostile replies (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
@@ -60,7 +61,7 @@ $(VENV)/installed: $(VENV)/package
 
 # From a copy, because Flower resolves the path of every file in an app's folder, and $(VENV) has 47,000.
 quickstart: $(VENV)/package
-	rm -rf .quickstart/app && mkdir -p .quickstart/app && cp -r pyproject.toml coprefl_flwr .quickstart/app
+	rm -rf .quickstart/app && mkdir -p .quickstart/app && cp -r pyproject.toml LICENSE coprefl_flwr .quickstart/app
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh .quickstart/app 2 -c examples/quickstart.toml
 
 # Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
@@ -163,6 +164,21 @@ newest: install
 	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
 	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest -m "not slow or ray" $(OF_FLOWER) $(ALL_METHODS)
 
+# Each Python has an environment in .pythons. uv takes a Python of this machine or downloads one; it sees those of
+# pyenv if PYENV_VERSION names them, as 3.11.7:3.12.1:3.13.0.
+PYTHONS := 3.11 3.12 3.13
+OF_PYTHON := tests/docs/test_tables.py $(addprefix tests/,strategies clients federation learning) \
+	$(addprefix tests/test_,cli.py files.py named.py object_code.py options.py plugins.py)
+pythons: export OMP_NUM_THREADS = 1
+pythons: install
+	python -m pip install --quiet uv
+	@for version in $(PYTHONS); do echo "Python $$version" \
+		&& uv venv --quiet --clear --python $$version .pythons/$$version \
+		&& uv pip install --quiet --python .pythons/$$version --editable ".[dev]" \
+		&& .pythons/$$version/bin/python examples/ten_lines.py \
+		&& .pythons/$$version/bin/python -m pytest -m "not ray and not slow and not deployment" $(OF_PYTHON) || exit 1; done
+	$(MINUTES)
+
 deployment-test: install
 	pytest -m deployment tests/deployment
 
@@ -184,4 +200,4 @@ beside-peers: install
 	python -m benchmarks.peers --install
 
 clean:
-	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .pythons .peers .quickstart .mypy_cache .ruff_cache .pytest_cache

@@ -85,6 +85,8 @@ def choose_start(
 ) -> Chosen:
     """Choose one of several starting models by simulated draws of clients and tasks.
 
+    **Experimental since 0.3.** The rule by which draws decide may change.
+
     The first draws select two finalists, and further draws compare them (see `studies.choice`).
 
     Parameters

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
-from flwr.client import NumPyClient
 
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.federation.flower import without_colours
+from coprefl_flwr.federation.flower import NumPyClient, without_colours
 from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
 """Draws the badges of the README: the versions of Python and Flower, and the licence.
 
-python docs/badges.py writes docs/pictures/badges.svg from pyproject.toml.
+python docs/badges.py writes docs/pictures/badges.svg from pyproject.toml and CITATION.cff.
 """
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def badges() -> dict[str, str]:
     lowest = {"Python": project["requires-python"], "flwr": flwr}
     versions = {name: text.partition(">=")[2].split(",")[0] for name, text in lowest.items()}
     newer = {name: f"{version} or newer" for name, version in versions.items()}
-    return newer | {"licence": project["license"]}
+    cited = re.search(r"^license: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    return newer | {"licence": cited[1] if cited else ""}
 
 
 def picture() -> str:

@@ -218,7 +218,7 @@ def _annotation(annotation: Any) -> str:
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"(\w+\.)+(?=\w)", "", text).replace("'", "")
-    text = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[\w+\]\]", "ndarray", text)
+    text = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[\w+\]\]|NDArray\[Any\]", "ndarray", text)
     return f"`{text.removesuffix(' | None')}`"
 
 

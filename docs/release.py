@@ -14,7 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IN_SDIST = (
-    *("mkdocs.yml", "docs/index.md", "tests/docs/test_packaging.py", "examples/ten_lines.py"),
+    *(
+        "LICENSE",
+        "mkdocs.yml",
+        "docs/index.md",
+        "tests/docs/test_packaging.py",
+        "examples/ten_lines.py",
+    ),
     *("coprefl_flwr/federation/client_app.py", "coprefl_flwr/strategies/coprefl.py"),
 )
 

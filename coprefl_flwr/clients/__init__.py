@@ -12,6 +12,7 @@ from coprefl_flwr.clients.query import gradient_reply as gradient_reply
 from coprefl_flwr.clients.query import query_reply as query_reply
 from coprefl_flwr.federation.client_app import client_app as client_app
 from coprefl_flwr.federation.client_app import roster_reply as roster_reply
+from coprefl_flwr.federation.flower import NumPyClient as NumPyClient
 
 if TYPE_CHECKING:
     from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient

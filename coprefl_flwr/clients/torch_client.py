@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr import seeds
@@ -15,6 +14,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.learning import evaluation
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import records_of
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.flower import Client, NumPyClient
 from coprefl_flwr.federation.hosting import answer
 from coprefl_flwr.federation.machine import keep_freed_memory
 

@@ -1,9 +1,11 @@
-"""All code that uses internals of flwr, outside its public modules; each function has a test.
+"""All code that depends on more of flwr than its public modules; each function has a test.
 
-Other modules of this package import only from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and,
-for `NumPyClient`, `flwr.client`.
+The package imports only from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and, in this file,
+`NumPyClient` from `flwr.client`, which is legacy: without it, the class here has its methods. What
+Flower's log and messages have beyond that is looked up by name, and left alone if it has gone.
 """
 
+import inspect
 import logging
 import os
 import sys
@@ -12,16 +14,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from flwr.app import Message
-from flwr.common.logger import console_handler, update_console_handler
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Message, Metadata
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 
+try:
+    from flwr.client import Client as Client
+    from flwr.client import NumPyClient as NumPyClient
+except ImportError:
+
+    class NumPyClient:  # type: ignore[no-redef]
+        """A client whose methods get and return lists of arrays, as Flower's legacy class."""
+
+        def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+            """Return no properties."""
+            return {}
+
+        def get_parameters(self, config: dict[str, Any]) -> list[Any]:
+            """Return no arrays."""
+            return []
+
+        def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, Any]:
+            """Return (arrays after local training, number of samples, metrics): none."""
+            return [], 0, {}
+
+        def evaluate(self, parameters: list[Any], config: dict[str, Any]) -> tuple[float, int, Any]:
+            """Return (loss, number of samples, metrics): none."""
+            return 0.0, 0, {}
+
+        def to_client(self) -> Any:
+            """Return the client itself, which `clients.client_app` runs."""
+            return self
+
+    Client = NumPyClient  # type: ignore[assignment, misc]
+
+_FLOWER = logging.getLogger("flwr")
+_CONSOLE: list[Any] = [handler for handler in _FLOWER.handlers if hasattr(handler, "colored")]
+"""Flower's handler of lines for the console."""
+
 # What a handler of Python's root logger writes to the console, Flower's handler does not repeat.
-console_handler.addFilter(
-    lambda _: logging.StreamHandler not in map(type, logging.getLogger().handlers)
-)
+for _handler in _CONSOLE:
+    _handler.addFilter(
+        lambda _: logging.StreamHandler not in map(type, logging.getLogger().handlers)
+    )
 
 FRAME = '\n  File "'
 """Text of a log record that contains a traceback, as of a client in a simulation."""
@@ -34,15 +69,18 @@ def enter_run(run_id: int, node_id: int) -> None:
     The grid in `grids.local` runs without Flower and sets the ids by this function. If the ids are
     set already, nothing is changed.
     """
-    if TaskIdentity._run_id is None:
-        TaskIdentity.task_id = run_id
-        TaskIdentity.run_id = run_id
-        TaskIdentity.node_id = node_id
+    # Where Message itself finds it; a Message that does not use it needs no ids.
+    identity: Any = getattr(sys.modules[Message.__module__], "TaskIdentity", None)
+    if identity is not None and identity._run_id is None:
+        identity.task_id = identity.run_id = run_id
+        identity.node_id = node_id
 
 
 def name_message(message: Message, message_id: str) -> None:
     """Set the id of a message, to which its reply refers; Flower's grids do this when they send."""
-    message.metadata.__dict__["_message_id"] = message_id
+    metadata: Any = message.metadata
+    fields = {name: getattr(metadata, name) for name in inspect.signature(Metadata).parameters}
+    metadata.__init__(**fields | {"message_id": message_id})
 
 
 class _Ending:
@@ -78,7 +116,7 @@ def end_log_with(error: Exception) -> None:
     states the remedy.
     """
     _ENDING.error = weakref.ref(error)
-    logging.getLogger("flwr").addFilter(_ENDING)
+    _FLOWER.addFilter(_ENDING)
 
 
 @contextmanager
@@ -90,7 +128,7 @@ def plain_log() -> Iterator[None]:
     last line of the log.
     """
     _ENDING.runs += 1
-    logging.getLogger("flwr").addFilter(_ENDING)  # Stays, as errors may be logged later.
+    _FLOWER.addFilter(_ENDING)  # Stays, as errors may be logged later.
     try:
         yield
     except (RunFailedError, SettingsError) as error:
@@ -117,5 +155,6 @@ def without_colours() -> None:
     (https://no-color.org).
     """
     if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
-        update_console_handler(colored=False)
+        for handler in _CONSOLE:
+            handler.colored = False
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, read_only, records_of
 from coprefl_flwr.errors import EXITS, one_line
 from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
 from coprefl_flwr.federation.validation import Bounds
 

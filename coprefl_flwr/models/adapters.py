@@ -102,6 +102,9 @@ class Adapter(Choice):
 def average_adapters(model: nn.Module, by: str) -> nn.Module:
     """Set how the adapters of a network of `peft` are averaged, and return the network.
 
+    **Experimental since 0.3.** The files of a start whose adapters were averaged by "exact" may
+    change.
+
     Parameters
     ----------
     model : nn.Module

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from flwr.app import Context
-from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import run_name

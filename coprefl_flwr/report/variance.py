@@ -45,6 +45,8 @@ Floats = npt.NDArray[np.float64]
 def variance_parts(rows: pd.DataFrame, measure: str = "accuracy") -> pd.DataFrame:
     """Return the parts of a measure's variance that several draws of a study can tell apart.
 
+    **Experimental since 0.3.** The names and the order of the parts may change.
+
     `rows` has the columns start, draw, seed, task and the measure. Rows that differ only in the
     client are averaged. Combinations may be missing, and means that are not finite are left out.
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 import torch
-from flwr.client import NumPyClient
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import as_samples
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning.loss import CROSS_ENTROPY
 from coprefl_flwr.learning.optimisers import ADAM

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr import plugins
@@ -17,6 +16,7 @@ from coprefl_flwr.data import ImageDataset, Samples, pooled
 from coprefl_flwr.errors import SettingsError, prefixed
 from coprefl_flwr.federation.averaging import AVERAGES, mean_model
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss

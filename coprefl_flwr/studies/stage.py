@@ -22,7 +22,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord
-from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 from torch import nn
 
@@ -30,6 +29,7 @@ from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.federation.client_state import STATE_FILE
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically

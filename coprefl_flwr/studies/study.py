@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
-from flwr.client import NumPyClient
 
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.files import inside
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES

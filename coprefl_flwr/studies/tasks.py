@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.learning.diagnostics import diagnose
 from coprefl_flwr.models import load_saved_model, with_fresh_head
 from coprefl_flwr.models.heads import last_linear

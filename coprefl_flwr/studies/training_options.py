@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.client import NumPyClient
-
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
+from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.named import parse
 from coprefl_flwr.options import Value, declared, option, same_option

@@ -36,6 +36,8 @@ def test_wheel_contains_only_coprefl_flwr(wheel):
     }
     assert sources <= set(names)
     assert "coprefl_flwr/py.typed" in names
+    (licence,) = (name for name in names if name.endswith(".dist-info/licenses/LICENSE"))
+    assert zipfile.ZipFile(wheel).read(licence) == (ROOT / "LICENSE").read_bytes()
     script = zipfile.ZipFile(wheel).read("coprefl_flwr/simulate.sh")
     assert script == (ROOT / "examples" / "simulate.sh").read_bytes()
 

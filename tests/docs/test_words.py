@@ -11,7 +11,7 @@ from docs import tables
 GENERATED = ("changelog", "notebooks")
 """Pages and folders of docs/ that are written from other files, so they are not checked."""
 
-TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+TOP = ("README", "AGENTS", "CHANGELOG", "CONTRIBUTING", "SECURITY")
 OTHERS = [tables.ROOT / f"{name}.md" for name in TOP]
 OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
 """Pages outside docs/, which are also checked."""

@@ -215,11 +215,52 @@ def test_error_that_ends_a_run_is_the_last_line_without_a_traceback():
     assert flower_record(error=caught).exc_info is not None
 
 
-def test_only_flower_py_imports_undocumented_modules_of_flwr():
-    """All other files import only from Flower's four documented modules and `flwr.client`."""
-    modules = set()
+def test_package_imports_only_documented_modules_of_flwr():
+    """And, at one place, the legacy `flwr.client`."""
+    found = []
     for file in (ROOT / "coprefl_flwr").rglob("*.py"):
-        if file.name != "flower.py":
-            modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
+        found += re.findall(r"(?:from|import) (flwr\.[\w.]+) import (.+)", file.read_text())
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
-    assert modules == public | {"flwr.client"}
+    assert {module for module, _ in found} == public | {"flwr.client"}
+    legacy = [names for module, names in found if module == "flwr.client"]
+    assert legacy == ["Client as Client", "NumPyClient as NumPyClient"]
+
+
+WITHOUT = """
+import logging, sys
+import flwr.app
+if "gone" in sys.argv:
+    sys.modules["flwr.client"] = None  # Its import now fails.
+    logging.getLogger("flwr").handlers.clear()
+import coprefl_flwr as cp
+from coprefl_flwr.clients import NumPyClient
+from coprefl_flwr.federation.flower import without_colours
+from torch import manual_seed, nn
+without_colours()
+manual_seed(0)
+network = nn.Sequential(nn.Flatten(), nn.Linear(784, 4))
+clients = cp.partition(cp.load_dataset("glyphs"), clients=4, only=range(4))
+start = cp.pretrain(cp.CoPreFL(participants=2), network, clients, rounds=2, quiet=True)
+print(NumPyClient.__module__, sum(p.double().sum().item() for p in start.parameters()))
+methods = {name: getattr(NumPyClient(), name) for name in dir(NumPyClient) if name[0] != "_"}
+given = {"get_properties": [{}], "get_parameters": [{}], "to_client": []}
+answers = {name: call(*given.get(name, [[], {}])) for name, call in methods.items()}
+print({name: answer for name, answer in answers.items() if name != "to_client"})
+"""
+
+
+def test_package_runs_without_names_of_flwr_that_may_go(monkeypatch):
+    """Without `flwr.client` and its handler of the log: our client answers as Flower's does."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT, gone], cwd=ROOT, capture_output=True, text=True
+        ).stdout.split(maxsplit=1)
+        for gone in ("", "gone")
+    ]
+    (flowers, expected), (ours, found) = runs
+    assert flowers.startswith("flwr.")
+    assert ours == "coprefl_flwr.federation.flower"
+    assert found == expected
+    assert "evaluate" in found
+    monkeypatch.delattr(sys.modules[Message.__module__], "TaskIdentity")
+    enter_run(run_id=1, node_id=1)

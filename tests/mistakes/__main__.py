@@ -23,7 +23,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("mistakes.yaml")
-COPIED = ("coprefl_flwr", "tests", "examples", "benchmarks", "docs", "pyproject.toml", "README.md")
+COPIED = ("coprefl_flwr", "tests", "examples", "benchmarks", "docs")
+COPIED += ("pyproject.toml", "LICENSE", "README.md")
 CAUGHT, MISSED, ERROR = "caught", "MISSED", "ERROR"
 
 
