@@ -4,7 +4,7 @@
 # This notebook adds CoPreFL to an existing Flower app. Two changes are enough: another strategy on
 # the server, and one more function in the clients.
 #
-# The app is `examples/own_app`, as `flwr new` writes it. It has a model, data for each node, a
+# The app is `examples/own-app`, as `flwr new` writes it. It has a model, data for each node, a
 # `ClientApp` that trains and evaluates, and a `ServerApp` with Flower's `FedAvg`. Here the app runs
 # in the notebook's process, so a debugger can stop in the clients. The code is the same as under
 # `flwr run`.
@@ -15,7 +15,7 @@ import sys
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
-sys.path.insert(0, "../own_app")  # The app's folder.
+sys.path.insert(0, "../own-app")  # The app's folder.
 
 from own_app import task
 from own_app.client_app import app

@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.utils import is_valid_name
 
 from tests.common.simulation import ROOT
 
@@ -32,6 +33,7 @@ def root(tmp_path):
 @pytest.mark.parametrize("app", [None, *APPS], ids=lambda path: path.name if path else "root")
 def test_bundle_has_format_1_the_code_and_the_licence(app, root):
     """Flower itself checks the format's rules when it builds a bundle."""
+    assert app is None or is_valid_name(app.name) == (True, "")  # `flwr build` asks for it.
     files = bundle(app or root)
     config = tomllib.loads(files["pyproject.toml"].decode())
     named = config["tool"]["flwr"]["app"]

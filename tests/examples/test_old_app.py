@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 @pytest.fixture
 def copy(tmp_path):
     """Return a copy of the app, which a test may change."""
-    return Path(shutil.copytree(EXAMPLES / "old_app", tmp_path / "old_app"))
+    return Path(shutil.copytree(EXAMPLES / "old-app", tmp_path / "old-app"))
 
 
 def apply_diff(copy):

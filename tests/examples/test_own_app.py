@@ -55,7 +55,7 @@ def run_app(folder, monkeypatch, **config):
 @pytest.fixture
 def copy(tmp_path):
     """Return a copy of the app, which a test may change."""
-    return Path(shutil.copytree(EXAMPLES / "own_app", tmp_path / "own_app"))
+    return Path(shutil.copytree(EXAMPLES / "own-app", tmp_path / "own-app"))
 
 
 def accuracy_per_node(folder, state):
