@@ -27,7 +27,7 @@ help:
 	@echo "make chaos        kills, a user's files, hostile replies (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
-	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
+	@echo "make startbench   eighteen starts under one rule, six settings (many hours; says them first)"
 	@echo "make zoo          make the starts of examples/starts and their cards (some minutes)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
