@@ -25,8 +25,8 @@ MEAN, FFA, EXACT = AVERAGES = ("mean", "ffa", "exact")
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_correction.safetensors"
-"""Files of a start of adapters: two of `peft`, and what `exact` has added to the base's weights."""
 FILES = (CONFIG, ADAPTER, BASE)
+"""Files of a start of adapters: two of `peft`, and what `exact` has added to the base's weights."""
 
 PREFIX = "base_model.model."
 """Start of the names in a network of `peft`, before those of the network inside."""
