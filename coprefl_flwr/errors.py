@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import functools
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,12 @@ from typing import TextIO
 flower_log = logging.getLogger("flwr")
 logger = flower_log.getChild("coprefl")
 """Flower's log, and the log of this package, which is a part of it."""
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Log a line at its first time in this process."""
+    logger.info(line)
 
 
 class SettingsError(ValueError):

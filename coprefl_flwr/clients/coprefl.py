@@ -1,15 +1,22 @@
 """CoPreFL's client, which trains on its support set and answers queries on its query set."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import nn
 
 from coprefl_flwr import seeds
-from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
+from coprefl_flwr.clients.torch_client import (
+    Config,
+    Joint,
+    Parameters,
+    TorchClient,
+    joint_metrics,
+)
 from coprefl_flwr.data import Samples, split_in_two
 from coprefl_flwr.errors import SettingsError, about_settings
+from coprefl_flwr.learning import together
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
 from coprefl_flwr.options import option
@@ -42,6 +49,8 @@ class CoPreFLClient(TorchClient):
             minimum=0,
         ),
     }
+
+    joint = frozenset({"fit", "query", "evaluate"})
 
     support_fraction: float
     resplit: bool
@@ -95,3 +104,20 @@ class CoPreFLClient(TorchClient):
             both = self.query_clip, self.query_noise
             gradient, loss = clipped(gradient, loss, *both, rng, first)
         return gradient, result.num_examples, {"loss": loss}
+
+    def clients_at_once(self, method: str) -> tuple[int, int]:
+        """Return how many clients may compute `method` as one; 1 for a query that is clipped."""
+        least, most = super().clients_at_once(method)
+        return least, 1 if most > 1 and method == "query" and self.query_clip else most
+
+    @classmethod
+    def query_together(
+        cls, clients: Sequence[Self], parameters: Parameters, configs: Sequence[Config]
+    ) -> Joint:
+        """Return the results of `query` of several clients, up to rounding."""
+        first = clients[0]
+        first.load(parameters)
+        queries = [client.split(of)[1] for client, of in zip(clients, configs, strict=True)]
+        gradients, losses = together.gradients_together(first.model, queries, first.device)
+        arrays = {n: gradients[of] for n, of in first_names(first.model).items() if of in gradients}
+        return {n: t.numpy() for n, t in arrays.items()}, joint_metrics(queries, losses)

@@ -1,6 +1,9 @@
 """FedProx's client: local SGD with a proximal term to the global model."""
 
-from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
+from collections.abc import Sequence
+from typing import Self
+
+from coprefl_flwr.clients.torch_client import Config, Joint, Parameters, TorchClient
 
 
 class FedProxClient(TorchClient):
@@ -8,6 +11,8 @@ class FedProxClient(TorchClient):
 
     w^t is the global model, and mu is the request's "proximal-mu".
     """
+
+    joint = TorchClient.joint
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss is without the proximal term."""
@@ -24,3 +29,15 @@ class FedProxClient(TorchClient):
         samples = self.training_samples(config)
         loss = self.train_locally(samples, config, correct=towards_start)
         return self.weights(), len(samples), {"loss": loss}
+
+    @classmethod
+    def fit_together(
+        cls,
+        clients: Sequence[Self],
+        parameters: Parameters,
+        configs: Sequence[Config],
+        proximal_mu: float = 0.0,
+    ) -> Joint:
+        """Return the results of `fit` of several clients, up to rounding."""
+        mu = proximal_mu or float(configs[0]["proximal-mu"])
+        return super().fit_together(clients, parameters, configs, mu)

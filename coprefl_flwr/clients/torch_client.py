@@ -1,9 +1,10 @@
 """A client that trains a PyTorch model by local SGD, and a client that also keeps a state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,18 +13,20 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, say_once
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.flower import NumPyClient
-from coprefl_flwr.learning import evaluation
+from coprefl_flwr.learning import evaluation, together
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
-from coprefl_flwr.models import computing, load_in_order, model_arrays
+from coprefl_flwr.models import computing, first_names, load_in_order, model_arrays
 from coprefl_flwr.models.base import BASE, HASHES
 from coprefl_flwr.options import checked_options, declared
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
+Joint = tuple[Arrays, list[Config]]
+"""The results of K clients: each array of all clients, (K, *shape), and each client's metrics."""
 
 
 class TorchClient(NumPyClient):
@@ -48,6 +51,10 @@ class TorchClient(NumPyClient):
 
     injected: ClassVar[frozenset[str]] = frozenset()
     """Names of further constructor arguments, a subset of "state", "initial" and "noise"."""
+
+    joint: ClassVar[frozenset[str]] = frozenset({"fit", "evaluate"})
+    """Names of the methods that several clients of exactly this class may compute as one: fit is
+    then `fit_together`. A subclass has to state it again, as it may change what the methods do."""
 
     def __init__(
         self,
@@ -104,6 +111,73 @@ class TorchClient(NumPyClient):
         samples = self.training_samples(config)
         loss = self.train_locally(samples, config)
         return self.weights(), len(samples), {"loss": loss}
+
+    # ---- as one computation with other clients (see `learning.together`) ------------------------
+
+    def clients_at_once(self, method: str) -> tuple[int, int]:
+        """Return how many clients, at least and at most, may compute `method` as one."""
+        if method not in vars(type(self)).get("joint", ()):
+            return 1, 1
+        wanted = self.training.together
+        most, reason = together.clients_at_once(self.training, self.model, self.device)
+        if reason and wanted:
+            say_once(f"clients are computed one after another: {reason}")
+        return (2 if wanted else together.FEWEST), most
+
+    def may_join(self, other: NumPyClient) -> bool:
+        """Return whether `other` can be part of one computation with this client."""
+        alike = type(other) is type(self) and other.model is self.model
+        return alike and other.training == self.training and other.device == self.device
+
+    @classmethod
+    def fit_together(
+        cls,
+        clients: Sequence[Self],
+        parameters: Parameters,
+        configs: Sequence[Config],
+        proximal_mu: float = 0.0,
+    ) -> Joint:
+        """Return the results of `fit` of several clients, up to rounding.
+
+        With `proximal_mu`, the clients are those of FedProx.
+        """
+        first = clients[0]
+        first.load(parameters)
+        samples = [c.training_samples(of) for c, of in zip(clients, configs, strict=True)]
+        weights, losses = together.train_together(
+            first.model,
+            first.training,
+            samples,
+            [partial(seeds.generator, *cls.key(of, "batches")) for of in configs],
+            server_round=int(configs[0]["server-round"]),
+            device=first.device,
+            proximal_mu=proximal_mu,
+        )
+        return first.stacked(weights, len(clients)), joint_metrics(samples, losses)
+
+    @classmethod
+    def evaluate_together(
+        cls, clients: Sequence[Self], parameters: Parameters, configs: Sequence[Config]
+    ) -> Joint:
+        """Return the metrics of `evaluate` of several clients, up to rounding."""
+        first = clients[0]
+        first.load(parameters)
+        samples = [client.test or client.train.take(np.arange(0)) for client in clients]
+        outputs = together.outputs_together(first.model, samples, first.device)
+        of_each = [
+            dict(evaluation.evaluate(nn.Identity(), [batch], own=client.metrics))
+            for client, batch in zip(clients, outputs, strict=True)
+        ]
+        return {}, of_each
+
+    def stacked(self, weights: Mapping[str, Any], count: int) -> Arrays:
+        """Return the model's arrays of `count` clients, some of which are in `weights`."""
+        first = first_names(self.model)
+        trained = {name: weights[of].numpy() for name, of in first.items() if of in weights}
+        return {
+            name: trained[name] if name in trained else np.stack([array] * count)
+            for name, array in model_arrays(self.model).items()
+        }
 
     def weights(self) -> Parameters:
         """Return copies of the model's arrays in `state_dict` order."""
@@ -190,6 +264,13 @@ class TorchClient(NumPyClient):
         """Return the seed key (seed, population, round, client, purpose) of a random choice."""
         run = int(config.get("seed", 0)), str(config.get("population", ""))
         return (*run, int(config.get("server-round", 0)), int(config.get("client", 0)), purpose)
+
+
+def joint_metrics(samples: Sequence[Samples], losses: Sequence[float]) -> list[Config]:
+    """Return the metrics of several clients: numbers of samples, and losses."""
+    return [
+        {"num-examples": len(of), "loss": loss} for of, loss in zip(samples, losses, strict=True)
+    ]
 
 
 class StatefulClient(TorchClient):

@@ -8,7 +8,7 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
@@ -229,6 +229,19 @@ class Accumulator:
             arrays = arrays | products(arrays, self.sent)
         for name, weights in self.rule.weights(client, metrics).items():
             self._add(name, arrays, *weights)
+
+    def add_stack(self, clients: Sequence[int], stack: Arrays, metrics: Sequence[Metrics]) -> None:
+        """Add the arrays of K clients, each (K, *shape), to the sums, with the rule's weights."""
+        if isinstance(self.rule, Mean):
+            stack = stack | products(stack, self.sent)
+        weights = [self.rule.weights(c, of) for c, of in zip(clients, metrics, strict=True)]
+        for name in weights[0]:
+            for key, arrays in stack.items():
+                averaged = is_buffer(key, self.sent.get(key, arrays), self.buffers)
+                factors = np.array([of_client[name][averaged] for of_client in weights])
+                self._add(
+                    name, {key: np.tensordot(factors, arrays.astype(np.float64), 1)}, 1.0, 1.0
+                )
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums in a node's reply, which the node made by the same rule.

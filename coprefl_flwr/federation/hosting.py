@@ -1,7 +1,7 @@
 """The node's side of a message: run the clients that the request names, and combine results."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, read_only, records_of
-from coprefl_flwr.errors import EXITS, one_line
+from coprefl_flwr.errors import EXITS, one_line, say_once
 from coprefl_flwr.federation import messages
-from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
+from coprefl_flwr.federation.aggregation import Accumulator, Chain, PerClient, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
 from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
@@ -78,24 +78,36 @@ def run_clients(
     start, reply = _copied(sent), NodeReply(alone=alone)
     sums = Accumulator(rule, template, bounds.buffers)
     numbered = list(enumerate(clients))
-    for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
-        try:
-            own = messages.config_of(config, position)
-            client = make_client(client_id, own)
-            arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
-            bounds.check({client_id: metrics}, {ARRAYS: arrays}, template, rule, alone=True)
-            if chained:
-                start = cast_like(arrays, sent)
-            elif alone and rule.sums:
-                arrays = rule.returned(arrays)
-                # A copy, as the arrays may share the memory of a model that another client uses.
-                start = {name: np.array(array, order="C") for name, array in arrays.items()}
-            elif rule.sums:
-                sums.add(client_id, arrays, metrics)
-            reply.metrics[client_id] = metrics
-            arrays = {}  # Frees memory before the next client runs, as a model may be large.
-        except (Exception, *EXITS) as error:  # Other clients' results must be kept.
-            reply.failed[client_id] = one_line(error) + messages.place(error)
+    order = numbered if chained else sorted(numbered, key=itemgetter(1))
+    requests = ((client_id, messages.config_of(config, position)) for position, client_id in order)
+    method_of_several = "" if alone or chained or isinstance(rule, PerClient) else method
+    for group in _groups(make_client, requests, method_of_several, reply.failed):
+        if len(group) > 1:
+            try:
+                stack, of_each = _call_together(group, method, start)
+                found = dict(zip(map(itemgetter(0), group), of_each, strict=True))
+                bounds.check_stack(found, stack, template, rule)
+                sums.add_stack(list(found), stack, of_each)
+                reply.metrics |= found
+                continue
+            except (Exception, *EXITS) as error:  # Each client alone shows which of them fails.
+                say_once(f"clients are computed one after another: {one_line(error)}")
+        for client_id, client, own in group:
+            try:
+                arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
+                bounds.check({client_id: metrics}, {ARRAYS: arrays}, template, rule, alone=True)
+                if chained:
+                    start = cast_like(arrays, sent)
+                elif alone and rule.sums:
+                    arrays = rule.returned(arrays)
+                    # A copy, as the arrays may share the memory of a model of another client.
+                    start = {name: np.array(array, order="C") for name, array in arrays.items()}
+                elif rule.sums:
+                    sums.add(client_id, arrays, metrics)
+                reply.metrics[client_id] = metrics
+                arrays = {}  # Frees memory before the next client runs, as a model may be large.
+            except (Exception, *EXITS) as error:  # Other clients' results must be kept.
+                reply.failed[client_id] = one_line(error) + messages.place(error)
     if reply.metrics and rule.sums:
         single = {ARRAYS if alone else "last": start}
         reply.records = single if alone or chained else sums.sums
@@ -103,6 +115,53 @@ def run_clients(
         for name, array in arrays.items():  # One array at a time, as a model may be large.
             arrays[name] = np.asarray(array, order="C")
     return reply
+
+
+Request = tuple[int, NumPyClient, dict[str, Any]]
+"""A client's id, the client, and the config of its request without the id."""
+
+
+def _groups(
+    make_client: MakeClient,
+    requests: Iterable[tuple[int, dict[str, Any]]],
+    method: str,
+    failed: dict[int, str],
+) -> Iterator[list[Request]]:
+    """Make the clients of (id, config), and yield those that can compute `method` as one.
+
+    A client states the smallest and the largest number by its method `clients_at_once`. If `method`
+    is "", each group has one client. Reasons of clients that cannot be made are added to `failed`.
+    """
+    group, least, most = list[Any](), 1, 1
+    for client_id, own in requests:
+        try:
+            client: Any = make_client(client_id, own)
+            if group and not group[0][1].may_join(client):
+                yield from [group] if len(group) >= least else [[one] for one in group]
+                group = []
+            if not group:
+                # The class has it: an object that wraps a client may pass on all attributes.
+                several = method and hasattr(type(client), "clients_at_once")
+                least, most = client.clients_at_once(method) if several else (1, 1)
+            group.append((client_id, client, own))
+        except (Exception, *EXITS) as error:
+            failed[client_id] = one_line(error) + messages.place(error)
+        if len(group) >= most:
+            yield group
+            group = []
+    yield from [group] if len(group) >= least else [[one] for one in group]
+
+
+def _call_together(
+    group: Sequence[Request], method: str, sent: Arrays
+) -> tuple[Arrays, list[dict[str, float]]]:
+    """Return the arrays of a group of clients, each (K, *shape), and the metrics of each client."""
+    clients: list[Any] = [client for _, client, _ in group]
+    configs = [{**own, "client": client_id} for client_id, _, own in group]
+    clients[0].check_request(dict(configs[0]))
+    own = list(read_only(sent).values())
+    stack, metrics = getattr(type(clients[0]), f"{method}_together")(clients, own, configs)
+    return stack, metrics
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:

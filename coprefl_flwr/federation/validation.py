@@ -9,6 +9,8 @@ logged with the node, the client and the reason.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
 from coprefl_flwr.options import Checked, option
@@ -79,6 +81,28 @@ class Bounds(Checked):
             problem = mismatch(arrays, sent, subset=rule.partial, weights=divisors)
             if problem:
                 raise ValueError(problem)
+
+    def check_stack(
+        self, metrics: Mapping[int, Metrics], stack: Arrays, sent: Arrays, rule: Rule
+    ) -> None:
+        """Raise a ValueError if the metrics or arrays of one of K clients may be invalid.
+
+        `stack` holds each array of all K clients, (K, *shape). Otherwise the arguments are those of
+        `check`. Its numbers are checked as those of one array, so a client of an error may be valid
+        alone.
+        """
+        weights = [self._checked(client, of_client, rule) for client, of_client in metrics.items()]
+        if not rule.sums:
+            return
+        largest = max(abs(one) for of in weights for pair in of.values() for one in (1.0, *pair))
+        wide = {
+            name: np.broadcast_to(array, (len(metrics), *array.shape))
+            for name, array in rule.returned(sent).items()
+        }
+        divisors = dict.fromkeys(wide, 1 / largest if rule.partial else 1.0)
+        problem = mismatch(rule.returned(stack), wide, subset=rule.partial, weights=divisors)
+        if problem:
+            raise ValueError(problem)
 
     def _checked(self, client: int, metrics: Metrics, rule: Rule) -> dict[str, Range]:
         """Return `rule.weights` of a client; raise a ValueError if a metric is out of its range."""

@@ -100,6 +100,14 @@ class LocalTraining:
     augment: Augmentation | None = option(
         None, "function of training inputs, also in the tasks, as module:NAME", later=True
     )
+    together: int | None = option(
+        None,
+        "largest number of clients that a process computes as one, for small networks and plain "
+        "SGD; 1: one after another; not set: 64 where it pays, or else 1",
+        unit="clients",
+        minimum=1,
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a value that is not allowed.

@@ -182,6 +182,7 @@ def downstream(
             optimiser=tasks.task_optimiser,
             accumulation=training.accumulation,
             augment=training.augment,
+            together=training.together,
         )
     trained = in_role("task-method", tasks.task_method, TASK, of_tasks)
     head = in_role("head", tasks.head, HEAD, of_tasks)

@@ -109,7 +109,8 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        training, changes = self.method.training, dict[str, Any]()
+        # Its small networks train by Adam; with another optimiser, keys have no `together`.
+        training, changes = self.method.training, dict[str, Any](together=1)
         if training.local_steps is None and training.local_epochs is None:
             changes["local_epochs"] = 1
         if training.optimiser is None:

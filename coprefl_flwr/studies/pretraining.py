@@ -373,6 +373,8 @@ class Pretraining(TrainingStage):
             # The keys of stored models have not changed.
             about |= {"stop": [keep.stop_at, keep.every]} if keep == plain else {"keep": str(keep)}
         about |= self.loss.identity()
+        for phase in self.phases:
+            about |= self.networks.together(phase, self.architecture.num_classes)
         if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.initial())
         elif self.given is not None:

@@ -138,7 +138,9 @@ class Downstream:
             own = {"network": self.architecture.identity(), "seed": self.run_options.seed}
         return own | {
             "method": self.trained.identity(),
-            "training": as_stored(values_of(training, "rounds", "participants", later=False)),
+            "training": as_stored(
+                values_of(training, "rounds", "participants", "together", later=False)
+            ),
             "keeps-head": self.keeps_head,
         }
 
@@ -245,8 +247,13 @@ class Task(TrainingStage):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results of the tasks depend, except the task's number."""
-        start = hash_of(self.pretraining.identity())
-        return {"start": start, "clients": self.tasks.identity(self.number), **self.how.identity()}
+        tasks, _ = self.tasks.part(self.number)
+        return {
+            "start": hash_of(self.pretraining.identity()),
+            "clients": self.tasks.identity(self.number),
+            **self.how.identity(),
+            **self.architecture.together(self.how.trained, tasks.classes),
+        }
 
     @property
     def key(self) -> str:

@@ -103,9 +103,10 @@ def as_stored(values: dict[str, Any]) -> dict[str, Any]:
     return kept | {"learning-rate-decay": options["factor"] if decays else 1.0}
 
 
-TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
+OF_STUDY = ("loss", "together")
+TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key not in OF_STUDY)
 """Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
-of a study have one loss."""
+of a study have one loss, and one `together`."""
 
 WRAPPER = "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
