@@ -31,6 +31,7 @@ def page(results: Sequence[Measurement], *others: str) -> str:
         "![Time of a round over that of the plain PyTorch loop](performance.png)",
         *(section(result) for result in results),
         ON_GPU,
+        TOGETHER,
         ADAPTERS,
         _how(),
         TRIED,
@@ -242,10 +243,10 @@ measurement, the host's part of such a client was made faster by 32 % (FedAvg) a
 measured on a CPU; on the GPU this was not measured. In a profiled round of CoPreFL with the FEMNIST
 CNN (1.7 million weights) the GPU computes for 34 ms.
 
-Launching kernels takes most of a small network's step. Clients that are computed together, with
-`torch.vmap` over stacked weights, take this part of the time of one after another on the H200
-(5 steps, SGD, float32, median of three; weights differ by at most 2e-6; measured by a program that
-is not in this repository):
+Launching kernels takes most of a small network's step. Clients that are computed together take this
+part of the time of one after another on the H200 (5 steps, SGD, float32, median of three; weights
+differ by at most 2e-6). It was measured by a program that is not in this repository, before the
+package had this: `python -m benchmarks.together --device cuda` measures what it has now.
 
 | network, batch | one client's step | 4 together | 16 | 64 |
 |---|---:|---:|---:|---:|
@@ -255,8 +256,27 @@ is not in this repository):
 | LeNet-5, 32 | 1.59 ms | 0.64 | 0.18 | 0.06 |
 | FEMNIST CNN, 32 | 1.56 ms | 0.65 | 0.18 | 0.12 |
 | CIFAR CNN with GroupNorm, 32 | 2.17 ms | 0.97 | 0.29 | 0.11 |
+"""
 
-The package does not do this yet."""
+
+TOGETHER = """## Clients that are computed together
+
+Clients of one process can be one computation, with their weights stacked
+([how](how-to/training.md#many-clients-at-once)). `python -m benchmarks.together` measures the part
+of the time of one after another that this takes:
+
+@TABLE@
+
+The last column is what the package does unless `together` is set. On a CPU, only linear networks
+gain enough: in others, the computing of a step takes longer than the starting of its operations,
+and batched products of matrices are no faster than single ones. Groups of fewer than 8 clients are
+computed one after another. On a GPU, networks of at most 2,000,000 weights in linear layers,
+convolutions and GroupNorm are computed together, as the table above says.
+
+Earlier this page had 0.75 to 1.9 for `torch.vmap`, and 0.4 to 0.6 for grouped convolutions with
+LeNet-5, from programs that were not kept. `vmap` uses grouped convolutions too, and LeNet-5 does
+not gain here. A prototype on another machine had 0.20 for linear networks in groups of 64, 0.61 for 784
+inputs in groups of 10, 0.85 for the head, and 0.94 for LeNet-5."""
 
 
 ADAPTERS = """## Adapters
@@ -285,13 +305,11 @@ measured earlier on a similar machine with 2 cores, not by this command.
 
 | optimisation | ratio |
 |---|---|
-| several clients at once by `torch.vmap` | 0.75 to 1.9 |
 | convolutions as im2col and `bmm` | 1.4 to 6 |
 | `torch.compile` | 0.95 to 2.7, after a minute of compiling |
 | fused SGD | 4.2 (ResNet-18) |
 | fused Adam | 0.43 for the optimiser's step, 0.93 for a client with a head; last digits differ |
-| Hessian-vector products instead of second derivatives, for FedMeta | no gain |
-| several clients at once by grouped convolutions | 0.4 to 0.6, for LeNet-5 only |"""
+| Hessian-vector products instead of second derivatives, for FedMeta | no gain |"""
 
 
 def draw(results: Collection[Measurement], path: Path) -> None:

@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,7 +86,7 @@ def row(name: str, device: torch.device) -> list[str]:
     samples = [Samples(whole, rows, labels[rows]) for rows in each]
     orders = [functools.partial(seeds.generator, client) for client in range(most)]
     training = LocalTraining(local_steps=STEPS, batch_size=batch, learning_rate=0.01)
-    how = {"server_round": 1, "device": device}
+    how: dict[str, Any] = {"server_round": 1, "device": device}
 
     def alone(count: int) -> None:
         for own, order in zip(samples[:count], orders, strict=False):

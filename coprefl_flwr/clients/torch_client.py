@@ -124,10 +124,11 @@ class TorchClient(NumPyClient):
             say_once(f"clients are computed one after another: {reason}")
         return (2 if wanted else together.FEWEST), most
 
-    def may_join(self, other: NumPyClient) -> bool:
+    def may_join(self, other: Any) -> bool:
         """Return whether `other` can be part of one computation with this client."""
-        alike = type(other) is type(self) and other.model is self.model
-        return alike and other.training == self.training and other.device == self.device
+        if type(other) is not type(self) or other.model is not self.model:
+            return False
+        return bool(other.training == self.training and other.device == self.device)
 
     @classmethod
     def fit_together(

@@ -153,7 +153,7 @@ def outputs_together(
     parts = [(outputs_of(model, inputs), targets) for inputs, targets in batches]
     outputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
     sizes = [len(of_client) for of_client in samples]
-    yield from zip(outputs.split(sizes), targets.split(sizes), strict=True)
+    yield from zip(torch.split(outputs, sizes), torch.split(targets, sizes), strict=True)
 
 
 def _order(
@@ -211,7 +211,7 @@ class _Stack:
 
     def _losses(self, batch: tuple[Inputs, Tensor], shares: Tensor) -> Tensor:
         inputs, targets = batch
-        stacked = mapped(lambda tensor: tensor.unflatten(0, shares.shape), inputs)
+        stacked = mapped(lambda tensor: tensor.view(*shares.shape, *tensor.shape[1:]), inputs)
         outputs = self.forward(self.weights, stacked)
         if outputs.ndim != 3 or outputs.shape[2] < 2 or not are_classes(targets):
             raise SettingsError(NO_LOSS)

@@ -87,6 +87,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[StudyRun]) -> dict[s
     abouts = [read_json(folder / ABOUT) for folder in done if (folder / ABOUT).exists()]
     packages = [about["versions"].items() for about in abouts if "versions" in about]
     listed = [", ".join(f"{name} {number}" for name, number in of_run) for of_run in packages]
+    together = _joined(str(about.get("together", "")) for about in abouts)
     return {
         "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
@@ -94,6 +95,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[StudyRun]) -> dict[s
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
         "date (UTC)": _days(done) or NOT_DONE,
         "seeds": value_text(recipe.seeds),
+        **({"clients computed as one": f"up to {together}"} if together else {}),
     }
 
 

@@ -261,6 +261,7 @@ class Pretraining(TrainingStage):
             "classes": architecture.source.class_names,
             **pixels,
             **architecture.base,
+            **self.together,
             "settings": self.settings,
             **({"budget": self._budget(report)} if self.phases else {}),
             **made_by(),
@@ -373,13 +374,19 @@ class Pretraining(TrainingStage):
             # The keys of stored models have not changed.
             about |= {"stop": [keep.stop_at, keep.every]} if keep == plain else {"keep": str(keep)}
         about |= self.loss.identity()
-        for phase in self.phases:
-            about |= self.networks.together(phase, self.architecture.num_classes)
+        about |= self.together
         if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.initial())
         elif self.given is not None:
             about["weights"] = _origin(self.given)
         return about
+
+    @property
+    def together(self) -> dict[str, int]:
+        """The number of clients that are computed together, if there is a phase with such."""
+        classes = self.architecture.num_classes
+        of_phases = [self.networks.together(phase, classes) for phase in self.phases]
+        return max(of_phases, key=len, default={})
 
     @property
     def key(self) -> str:

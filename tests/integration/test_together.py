@@ -160,9 +160,13 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(groups, method, tmp_path):
         assert from_record(resumed.arrays)[name].tobytes() == array.tobytes()
 
 
-def keys(folder, **settings):
+def stages(folder, **settings):
     config = SETTINGS | {"dataset": "glyphs", "output-dir": str(folder), "method": "fedavg"}
-    return [stage.key for stage in build(Settings.from_config(config | settings)).stages]
+    return build(Settings.from_config(config | settings)).stages
+
+
+def keys(folder, **settings):
+    return [stage.key for stage in stages(folder, **settings)]
 
 
 def test_results_of_both_ways_have_different_keys(tmp_path):
@@ -172,6 +176,7 @@ def test_results_of_both_ways_have_different_keys(tmp_path):
     """
     key = functools.partial(keys, tmp_path)
     small = {"model": "tests.common.networks:plain_network"}
+    assert stages(tmp_path, **small)[0].together == {"together": AT_ONCE}
     assert key(**small) == key(**small, together=AT_ONCE)
     assert not set(key(**small)) & set(key(**small, together=1))
     built_in = {"model": "lenet5"}
