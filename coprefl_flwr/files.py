@@ -36,8 +36,11 @@ def expanded(path: str | Path) -> Path:
     return Path(path).expanduser()
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file in one step, after its missing parent folders; a failed write leaves no file."""
+def write_atomically(path: str | Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file in one step, after its missing parent folders; a failed write leaves no file.
+
+    Without `durable`, the file may be lost if the machine, not only this process, stops.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile, whose files have other permissions than files that `open` creates.
@@ -45,8 +48,9 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     try:
         with temporary.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):  # The write already reported the error.
