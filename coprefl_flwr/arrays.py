@@ -9,8 +9,7 @@ that never leaves the process, as on the local grid, is therefore never serialis
 import functools
 import hashlib
 import math
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,24 +136,12 @@ SEAL = "coprefl"
 
 def checksum_of(arrays: Arrays, text: str = "") -> str:
     """Return the SHA-256 of arrays and of a text; the order of the arrays does not matter."""
-    digest = hashlib.sha256()
-    for part in _hashed(arrays, text):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def quick_checksum_of(arrays: Arrays, text: str = "") -> str:
-    """Return the CRC-32 of the same bytes, which shows damage and takes a fraction of the time."""
-    crc = functools.reduce(lambda so_far, part: zlib.crc32(part, so_far), _hashed(arrays, text), 0)
-    return f"{crc:08x}"
-
-
-def _hashed(arrays: Arrays, text: str) -> Iterator[bytes | memoryview]:
-    yield text.encode()
+    digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
-        yield f"\0{name} {array.dtype.str} {array.shape}\0".encode()
-        yield array.reshape(-1).view(np.uint8).data  # A view, not a copy.
+        digest.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # A view, not a copy.
+    return digest.hexdigest()
 
 
 def write_sealed(
@@ -162,17 +149,18 @@ def write_sealed(
     arrays: Arrays,
     text: str,
     *,
-    checksum: Callable[[Arrays, str], str] = checksum_of,
     durable: bool = True,
+    reuse: Path | None = None,
 ) -> None:
     """Write arrays, a text and a checksum of arrays and text to a safetensors file, in one step.
 
-    For `durable`, see `write_atomically`.
+    Without `durable`, there is no checksum; for this and `reuse`, see `write_atomically`.
     """
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    checksum = checksum_of(whole, text) if durable else ""
     # One entry for text and checksum, as safetensors writes several entries in random order.
-    content = save(whole, {SEAL: f"{checksum(whole, text)} {text}"})
-    write_atomically(file, content, durable=durable)
+    content = save(whole, {SEAL: f"{checksum} {text}"})
+    write_atomically(file, content, durable=durable, reuse=reuse)
 
 
 def read_sealed(file: str | Path) -> tuple[Arrays, str]:
@@ -186,8 +174,7 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
             known, _, text = opened.metadata()[SEAL].partition(" ")
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(one_line(error)) from error
-    checksum = quick_checksum_of if len(known) == 8 else checksum_of
-    if known != checksum(arrays, text):
+    if known and known != checksum_of(arrays, text):
         raise ValueError("it is damaged: its checksum does not match")
     return arrays, text
 

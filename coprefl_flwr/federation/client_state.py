@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.arrays import Arrays, quick_checksum_of, read_sealed, write_sealed
+from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import prefixed
 from coprefl_flwr.files import PART, inside
 
@@ -76,16 +76,19 @@ class ClientState:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file, kept = self._file(config, version), config.get("state-kept")
-        # Without a checkpoint, nothing can go on from the state after the machine stopped.
-        durable = kept is not None
-        write_sealed(file, arrays, "", checksum=quick_checksum_of, durable=durable)
         needed = {str(config.get("state-version")), str(kept)}
-        for name in os.listdir(file.parent):
+        useless = []
+        for name in os.listdir(file.parent) if file.parent.exists() else ():
             stem, state = name.removesuffix(".safetensors"), STATE_FILE.fullmatch(name)
             # Newer versions are kept, as this request may be late.
             old = state and stem not in needed and _age(stem) < _age(version)
             if old or name.endswith(PART):
-                file.with_name(name).unlink(missing_ok=True)
+                useless.append(file.with_name(name))
+        reuse = useless.pop() if useless else None
+        # Without a checkpoint, nothing can go on from the state after the machine stopped.
+        write_sealed(file, arrays, "", durable=kept is not None, reuse=reuse)
+        for path in useless:
+            path.unlink(missing_ok=True)
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the path of a version's file; refuse names that would lead out of the folder."""
