@@ -4,7 +4,8 @@ A version of a client's state is named "ROUND-ATTEMPT", after the attempt that w
 The server decides which version is valid. Every request contains the version that the server has
 committed for the client, so that the state of a failed round or of a late message is never used.
 The request also contains the version at the last checkpoint, from which the run may be resumed. The
-client keeps these two versions and deletes older ones.
+client keeps these two versions and deletes older ones. In a run without checkpoints, a state only
+serves this run: it has no checksum, and the client does not wait until it is on the disk.
 """
 
 import os
