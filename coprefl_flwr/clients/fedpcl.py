@@ -87,17 +87,17 @@ class FedPCLClient(StatefulClient):
         temperature, variant = float(config["temperature"]), str(config["fedpcl-variant"])
         groups = {"global": shared["prototypes"][None], "local": np.stack(list(local.values()))}
         chosen = [sets for name, sets in groups.items() if variant in (name, "both")]
+        if not chosen:
+            return lambda x, targets: supervised_contrast(self.represent(x), targets, temperature)
         sizes = list(map(len, chosen))
         # One tensor: for a small head, L_g and L_p take longer apart than together.
-        together = torch.tensor(np.concatenate(chosen or [[]]), device=self.device)
+        together = torch.tensor(np.concatenate(chosen), device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             z = self.represent(inputs)
-            if not chosen:
-                return supervised_contrast(z, targets, temperature)
             losses = prototype_contrast(z, targets, together, exists, temperature)
-            return torch.stack([of_group.mean() for of_group in losses.split(sizes)]).sum()
+            return torch.stack([group.mean() for group in torch.split(losses, sizes)]).sum()
 
         return loss
 
@@ -154,7 +154,8 @@ def prototype_contrast(
     classes are not used as negatives.
     """
     # A matrix product over sets and classes, as an einsum is slower on small heads.
-    scores = (linear(z, sets.to(z.dtype).flatten(0, 1)) / temperature).unflatten(1, sets.shape[:2])
+    scores = linear(z, sets.to(z.dtype).flatten(0, 1)) / temperature
+    scores = scores.reshape(len(z), *sets.shape[:2])
     own = targets[:, None] == torch.arange(len(exists), device=z.device)
     negatives = scores.masked_fill((own | ~exists)[:, None], -torch.inf)
     positives = scores.gather(2, targets[:, None, None].expand(-1, len(sets), 1)).squeeze(2)
