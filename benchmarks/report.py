@@ -95,10 +95,10 @@ def section(result: Measurement) -> str:
 _FEDPCL = (
     "The package's FedPCL clients store their heads in files before they reply; the plain "
     "loop keeps the heads in memory. After this measurement, the clients' losses and files "
-    "became faster: in 30 rounds of each in turns on 2026-11-28 (AMD EPYC, busy with other "
-    "programs), FedPCL's ratio of CPU times was 1.22, and 1.09 with the heads in memory; "
-    "before, it was 1.54. In a run with checkpoints, a client also waits until its state is "
-    "on the disk."
+    "became faster: in two comparisons of 24 and 30 rounds in turns on 2026-11-28 (AMD EPYC, "
+    "busy with other programs), FedPCL's ratio of CPU times was 1.22, and 1.09 with the heads "
+    "in memory; before, it was 1.54. In a run with checkpoints, a client also waits until its "
+    "state is on the disk."
 )
 
 
