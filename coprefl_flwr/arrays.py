@@ -62,7 +62,11 @@ class Array(FlowerArray):  # Flower sends the class's name, which must be `Array
         """Return a copy of the NumPy array."""
         return super().numpy() if self.array is None else _copied(self.array)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Ray, by which a simulation sends messages, uses protocol 5: NumPy's memory is then copied
+        # once, and not at all by the reader. Otherwise, the other process needs none of our code.
+        if protocol >= 5 and self.array is not None:
+            return Array, (self.array,)
         return FlowerArray, (self.dtype, self.shape, self.stype, self.data)
 
 
@@ -140,11 +144,23 @@ def checksum_of(arrays: Arrays, text: str = "") -> str:
     return digest.hexdigest()
 
 
-def write_sealed(file: str | Path, arrays: Arrays, text: str) -> None:
-    """Write arrays, a text and a checksum of arrays and text to a safetensors file, in one step."""
+def write_sealed(
+    file: str | Path,
+    arrays: Arrays,
+    text: str,
+    *,
+    durable: bool = True,
+    reuse: Path | None = None,
+) -> None:
+    """Write arrays, a text and a checksum of arrays and text to a safetensors file, in one step.
+
+    Without `durable`, there is no checksum; for this and `reuse`, see `write_atomically`.
+    """
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    checksum = checksum_of(whole, text) if durable else ""
     # One entry for text and checksum, as safetensors writes several entries in random order.
-    write_atomically(file, save(whole, {SEAL: f"{checksum_of(whole, text)} {text}"}))
+    content = save(whole, {SEAL: f"{checksum} {text}"})
+    write_atomically(file, content, durable=durable, reuse=reuse)
 
 
 def read_sealed(file: str | Path) -> tuple[Arrays, str]:
@@ -158,7 +174,7 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
             known, _, text = opened.metadata()[SEAL].partition(" ")
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(one_line(error)) from error
-    if known != checksum_of(arrays, text):
+    if known and known != checksum_of(arrays, text):
         raise ValueError("it is damaged: its checksum does not match")
     return arrays, text
 

@@ -36,17 +36,28 @@ def expanded(path: str | Path) -> Path:
     return Path(path).expanduser()
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file in one step, after its missing parent folders; a failed write leaves no file."""
+def write_atomically(
+    path: str | Path, content: bytes, *, durable: bool = True, reuse: Path | None = None
+) -> None:
+    """Write a file in one step, after its missing parent folders; a failed write leaves no file.
+
+    Without `durable`, the file may be lost if the machine, not only this process, stops. `reuse`
+    is a file in the same folder that is replaced: to overwrite it is faster than a new file.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if reuse is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile, whose files have other permissions than files that `open` creates.
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with temporary.open("wb") as file:
+        if reuse is not None:
+            os.replace(reuse, temporary)
+        with temporary.open("wb" if reuse is None else "r+b") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            file.truncate()
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):  # The write already reported the error.

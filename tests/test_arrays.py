@@ -14,6 +14,7 @@ from coprefl_flwr.arrays import (
     from_record,
     lazy_array,
     mismatch,
+    numbers_of,
     read_sealed,
     size_of,
     split_prefixed,
@@ -161,9 +162,15 @@ def test_lazy_array_is_what_flower_makes_of_the_array(array, copied):
     one, expected = ours.numpy(), flowers.numpy()
     assert (one.dtype, one.flags.fnc) == (expected.dtype, expected.flags.fnc)
     np.testing.assert_array_equal(one, expected)
-    for other in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+    for other in (pickle.loads(pickle.dumps(ours, 4)), copy.deepcopy(ours)):
         assert type(other) is flwr.app.Array  # The other process needs none of our code.
         assert other == flowers
+    buffers = []
+    content = pickle.dumps(ours, 5, buffer_callback=buffers.append)
+    other = pickle.loads(content, buffers=buffers)
+    assert other.data == flowers.data
+    if ours.array is not None and array.size > 1:
+        assert np.shares_memory(numbers_of(other), numbers_of(ours))
 
 
 def test_array_of_objects_is_refused():
@@ -171,10 +178,11 @@ def test_array_of_objects_is_refused():
         to_record({"a": np.array([None])})
 
 
-def test_sealed_file_is_the_same_in_any_order_of_arrays(tmp_path):
+@pytest.mark.parametrize("durable", [True, False])
+def test_sealed_file_is_the_same_in_any_order_of_arrays(tmp_path, durable):
     arrays = {"a": np.arange(6.0).reshape(2, 3).T, "b": np.array(7), "c": np.zeros((0, 2))}
-    write_sealed(tmp_path / "a", arrays, "a text")
-    write_sealed(tmp_path / "b", dict(reversed(arrays.items())), "a text")
+    write_sealed(tmp_path / "a", arrays, "a text", durable=durable)
+    write_sealed(tmp_path / "b", dict(reversed(arrays.items())), "a text", durable=durable)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     read, text = read_sealed(tmp_path / "a")
     assert text == "a text"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import linear, normalize
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
@@ -85,18 +85,19 @@ class FedPCLClient(StatefulClient):
         `shared` is the global set of prototypes, and `local` has the prototypes of every client.
         """
         temperature, variant = float(config["temperature"]), str(config["fedpcl-variant"])
-        everyone = np.stack(list(local.values()))
-        groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
-        groups["both"] = groups["global"] + groups["local"]
-        chosen = [torch.tensor(group, device=self.device) for group in groups[variant]]
+        groups = {"global": shared["prototypes"][None], "local": np.stack(list(local.values()))}
+        chosen = [sets for name, sets in groups.items() if variant in (name, "both")]
+        if not chosen:
+            return lambda x, targets: supervised_contrast(self.represent(x), targets, temperature)
+        sizes = list(map(len, chosen))
+        # One tensor: for a small head, L_g and L_p take longer apart than together.
+        together = torch.tensor(np.concatenate(chosen), device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             z = self.represent(inputs)
-            if not chosen:
-                return supervised_contrast(z, targets, temperature)
-            terms = [prototype_contrast(z, targets, sets, exists, temperature) for sets in chosen]
-            return torch.stack(terms).sum()
+            losses = prototype_contrast(z, targets, together, exists, temperature)
+            return torch.stack([group.mean() for group in torch.split(losses, sizes)]).sum()
 
         return loss
 
@@ -142,21 +143,23 @@ def prototype_set(parameters: Parameters) -> Arrays:
 def prototype_contrast(
     z: Tensor, targets: Tensor, sets: Tensor, exists: Tensor, temperature: float
 ) -> Tensor:
-    """Return FedPCL's prototype loss, the mean over a batch: eq. 8 for one set, eq. 9 for m sets.
+    """Return FedPCL's loss of each set p of prototypes, (m,), the mean over a batch.
 
-    The loss of a sample of class y is
-    -1/m sum_p log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)].
+    It is eq. 8 for the global set; eq. 9 is its mean over the clients' sets. The loss of a sample
+    of class y is -log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)].
     As in the paper, the denominator has only the other classes, so the loss may be negative.
 
     z is (b, d). `targets`, int64 (b,), are classes that exist. `sets` are the prototypes,
     (m, C, d). `exists`, bool (C,), is True for the classes of which a client has samples. The other
     classes are not used as negatives.
     """
-    scores = torch.einsum("bd,pcd->bpc", z, sets.to(z.dtype)) / temperature
+    # A matrix product over sets and classes, as an einsum is slower on small heads.
+    scores = linear(z, sets.to(z.dtype).flatten(0, 1)) / temperature
+    scores = scores.reshape(len(z), *sets.shape[:2])
     own = targets[:, None] == torch.arange(len(exists), device=z.device)
     negatives = scores.masked_fill((own | ~exists)[:, None], -torch.inf)
     positives = scores.gather(2, targets[:, None, None].expand(-1, len(sets), 1)).squeeze(2)
-    return (negatives.logsumexp(dim=2) - positives).mean()
+    return (negatives.logsumexp(dim=2) - positives).mean(dim=0)
 
 
 def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tensor:

@@ -4,9 +4,11 @@ A version of a client's state is named "ROUND-ATTEMPT", after the attempt that w
 The server decides which version is valid. Every request contains the version that the server has
 committed for the client, so that the state of a failed round or of a late message is never used.
 The request also contains the version at the last checkpoint, from which the run may be resumed. The
-client keeps these two versions and deletes older ones.
+client keeps these two versions and deletes older ones. In a run without checkpoints, a state only
+serves this run: it has no checksum, and the client does not wait until it is on the disk.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import prefixed
-from coprefl_flwr.files import inside, remove_unfinished
+from coprefl_flwr.files import PART, inside
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Pattern of the names of a client state's files."""
@@ -27,18 +29,19 @@ class Versions:
 
     `committed` is {client id: version}. The version, "ROUND-ATTEMPT", is the one that the client
     wrote in the last successful round with a good reply from this client. `at_checkpoint` is the
-    value of `committed` at the last checkpoint, from which an interrupted run resumes.
+    value of `committed` at the last checkpoint, from which an interrupted run resumes; it is None
+    in a run without checkpoints.
     """
 
     committed: dict[int, str] = field(default_factory=dict)
-    at_checkpoint: dict[int, str] = field(default_factory=dict)
+    at_checkpoint: dict[int, str] | None = None
 
     def of(self, client: int) -> dict[str, str]:
         """Return a request's settings on versions; a version is "" if there is no state yet."""
-        return {
-            "state-version": self.committed.get(client, ""),
-            "state-kept": self.at_checkpoint.get(client, ""),
-        }
+        versions = {"state-version": self.committed.get(client, "")}
+        if self.at_checkpoint is not None:
+            versions["state-kept"] = self.at_checkpoint.get(client, "")
+        return versions
 
     def commit(self, clients: Iterable[int], server_round: int, attempt: int) -> None:
         """Mark the states that `clients` wrote in this attempt as the valid versions."""
@@ -73,15 +76,20 @@ class ClientState:
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
-        file = self._file(config, version)
-        remove_unfinished(file.parent)
-        write_sealed(file, arrays, "")
-        needed = {str(config.get("state-version")), str(config.get("state-kept"))}
-        versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
-        for path in versions:
+        file, kept = self._file(config, version), config.get("state-kept")
+        needed = {str(config.get("state-version")), str(kept)}
+        useless = []
+        for name in os.listdir(file.parent) if file.parent.exists() else ():
+            stem, state = name.removesuffix(".safetensors"), STATE_FILE.fullmatch(name)
             # Newer versions are kept, as this request may be late.
-            if path.stem not in needed and _age(path.stem) < _age(version):
-                path.unlink(missing_ok=True)
+            old = state and stem not in needed and _age(stem) < _age(version)
+            if old or name.endswith(PART):
+                useless.append(file.with_name(name))
+        reuse = useless.pop() if useless else None
+        # Without a checkpoint, nothing can go on from the state after the machine stopped.
+        write_sealed(file, arrays, "", durable=kept is not None, reuse=reuse)
+        for path in useless:
+            path.unlink(missing_ok=True)
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the path of a version's file; refuse names that would lead out of the folder."""

@@ -5,9 +5,9 @@ Request   The ArrayRecord "arrays": clients return arrays with the same names. F
           The ConfigRecord "config": the app's settings and server-round, run, population, seed and
           attempt. If nodes host clients, it also has `clients` (the ids of the clients to run),
           `combine` (the aggregation rule) and, if there are bounds, `bounds` (limits on a result,
-          see `federation.validation`). If clients keep a state, it has `state-version` and
-          `state-kept` (see `federation.client_state`): a string for one client, or a list in the
-          order of `clients` for several.
+          see `federation.validation`). If clients keep a state, it has `state-version` and,
+          in a run with checkpoints, `state-kept` (see `federation.client_state`): a string for one
+          client, or a list in the order of `clients` for several.
           The empty ArrayRecord "no-model" marks a request whose reply is not one client's model.
           Flower's client-side mods would clip such a reply like a model, but they refuse a request
           with two ArrayRecords.

@@ -114,7 +114,8 @@ class Run:
         start = continue_from(*stored, self.num_rounds)
         self.arrays, self.first, self.best = start.arrays, start.round + 1, start.best
         self.history, self.state = start.history, start.state
-        self.versions = Versions(dict(start.versions), dict(start.versions))
+        kept = dict(start.versions) if self.checkpoint else None
+        self.versions = Versions(dict(start.versions), kept)
         most = start.most_clients
         self.transport = Transport(self.grid, self.strategy, self.timeout, most)
         self.evaluation: Replies | None = None

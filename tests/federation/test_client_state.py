@@ -5,8 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from coprefl_flwr.arrays import write_sealed
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.client_state import ClientState, Versions
 from tests.common.checks import flip
 
 
@@ -96,6 +97,23 @@ def test_states_of_other_runs_populations_and_clients_are_not_read(tmp_path):
     for unknown in ({"run": "s", "population": "q"}, {"client": 1}):
         with pytest.raises(SettingsError, match="lost"):
             state.read(request(3, version="2-0", **unknown))
+
+
+def test_states_of_a_run_with_checkpoints_survive_a_power_failure(tmp_path, monkeypatch):
+    """Other runs cannot be resumed, so their clients do not wait for the disk."""
+    synced, state = [], ClientState(tmp_path)
+    monkeypatch.setattr("os.fsync", synced.append)
+    write(state, 1)
+    assert len(synced) == 1
+    config = Versions({0: "1-0"}).of(0) | {"run": "r", "population": "p", "server-round": 2}
+    state.write(config, state.read(config))
+    assert len(synced) == 1
+    assert versions(tmp_path) == ["1-0", "2-0"]
+
+
+def test_state_that_an_earlier_release_wrote_is_read(tmp_path):
+    write_sealed(tmp_path / "r" / "p" / "0" / "1-0.safetensors", {"a": np.arange(3)}, "")
+    assert ClientState(tmp_path).read(request(2, version="1-0"))["a"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "flipped"])

@@ -1,6 +1,7 @@
 """On a real GPU: the numbers of the CPU, memory that is returned, and steps without waits."""
 
 import gc
+import os
 import warnings
 from dataclasses import replace
 
@@ -119,6 +120,26 @@ def test_the_memory_of_a_run_is_returned(tmp_path):
         gc.collect()
         taken.append(torch.cuda.memory_allocated())
     assert taken[2] <= taken[1]
+
+
+def test_two_actors_of_half_a_card_have_the_weights_of_one_process():
+    pytest.importorskip("ray")
+    rng, main, net = np.random.default_rng(0), os.getpid(), nn.Linear(6, 2)
+    inputs = torch.from_numpy(rng.standard_normal((4, 30, 6), np.float32))
+    clients = [TensorDataset(own, torch.arange(30) % 2) for own in inputs]
+
+    def on_the_card(batch, _):
+        assert batch.is_cuda or os.getpid() == main  # A check of this function is on the CPU.
+        return batch
+
+    one, two = (
+        cp.pretrain(
+            *("coprefl", net, clients, 3),
+            **{"workers": workers, "augment": on_the_card, "quiet": True},
+        )
+        for workers in (1, 2)
+    )
+    assert furthest(model_arrays(one), model_arrays(two))[0] < ROUNDING
 
 
 @pytest.mark.parametrize("client_class", [TorchClient, CoPreFLClient])
