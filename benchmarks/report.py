@@ -276,8 +276,8 @@ convolutions and GroupNorm are computed together, as the table above says.
 
 Earlier this page had 0.75 to 1.9 for `torch.vmap`, and 0.4 to 0.6 for grouped convolutions with
 LeNet-5, from programs that were not kept. `vmap` uses grouped convolutions too, and LeNet-5 does
-not gain here. A prototype on another machine had 0.20 for linear networks in groups of 64, 0.61 for 784
-inputs in groups of 10, 0.85 for the head, and 0.94 for LeNet-5."""
+not gain here. A prototype on another machine had 0.20 for linear networks in groups of 64, 0.61 for
+784 inputs in groups of 10, 0.85 for the head, and 0.94 for LeNet-5."""
 
 
 ADAPTERS = """## Adapters

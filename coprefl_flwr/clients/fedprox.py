@@ -39,5 +39,5 @@ class FedProxClient(TorchClient):
         proximal_mu: float = 0.0,
     ) -> Joint:
         """Return the results of `fit` of several clients, up to rounding."""
-        mu = proximal_mu or float(configs[0]["proximal-mu"])
-        return super().fit_together(clients, parameters, configs, mu)
+        proximal_mu = float(configs[0]["proximal-mu"])
+        return super().fit_together(clients, parameters, configs, proximal_mu)

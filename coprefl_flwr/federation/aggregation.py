@@ -7,6 +7,7 @@ All rules except `Chain` are linear: a rule defines one or more sums, and the co
 client's arrays in each sum. The coefficient depends only on the metrics of that client.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -235,13 +236,12 @@ class Accumulator:
         if isinstance(self.rule, Mean):
             stack = stack | products(stack, self.sent)
         weights = [self.rule.weights(c, of) for c, of in zip(clients, metrics, strict=True)]
-        for name in weights[0]:
-            for key, arrays in stack.items():
-                averaged = is_buffer(key, self.sent.get(key, arrays), self.buffers)
-                factors = np.array([of_client[name][averaged] for of_client in weights])
-                self._add(
-                    name, {key: np.tensordot(factors, arrays.astype(np.float64), 1)}, 1.0, 1.0
-                )
+        sums = {name: Arrays() for name in weights[0]}
+        for name, key in itertools.product(sums, stack):
+            averaged = is_buffer(key, self.sent.get(key, stack[key]), self.buffers)
+            factors = np.array([of_client[name][averaged] for of_client in weights])
+            sums[name][key] = np.tensordot(factors, stack[key].astype(np.float64), 1)
+        self.merge(sums)  # Only now, so that an error leaves no client half added.
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums in a node's reply, which the node made by the same rule.

@@ -105,7 +105,7 @@ def train_together(
         list[Tensor](),
         training.rate(server_round),
     )
-    start = {name: tensor.detach().clone() for name, tensor in stack.weights.items()}
+    start = {n: w.detach().clone() for n, w in stack.weights.items()} if proximal_mu else {}
     steps = [training.steps(len(of_client)) for of_client in samples]
     rows = [
         _order(len(of_client), training.samples_per_step, count, generator)
@@ -147,13 +147,24 @@ def gradients_together(
 def outputs_together(
     model: nn.Module, samples: Sequence[Samples], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the model's outputs and the targets of each client, from batches over all clients."""
+    """Yield the model's outputs and the targets of each client, from batches over all clients.
+
+    Raises a SettingsError if the model draws random numbers: each client has its own.
+    """
     model.eval()
-    batches = pooled(samples).batches(EVALUATION_BATCH, device)
+    batches, before = pooled(samples).batches(EVALUATION_BATCH, device), _states(device)
     parts = [(outputs_of(model, inputs), targets) for inputs, targets in batches]
+    if not all(map(torch.equal, before, _states(device))):
+        raise SettingsError("the network draws random numbers")
     outputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
     sizes = [len(of_client) for of_client in samples]
     yield from zip(torch.split(outputs, sizes), torch.split(targets, sizes), strict=True)
+
+
+def _states(device: torch.device) -> list[Tensor]:
+    """Return the states of torch's generators of the CPU and of a device."""
+    of_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *of_gpu]
 
 
 def _order(

@@ -9,6 +9,7 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, TensorDataset
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.evaluation import evaluate, loss_and_gradient
 from coprefl_flwr.learning.together import (
     AT_ONCE,
@@ -171,6 +172,17 @@ def test_outputs_are_split_by_client():
         assert found["correct"] == alone["correct"]
         assert found["num-examples"] == len(own)
         assert found["loss"] == pytest.approx(alone["loss"], rel=1e-12)
+
+
+def test_outputs_of_a_network_that_draws_are_refused():
+    """Its numbers are seeded by client, which one computation of all cannot do."""
+
+    class Noisy(nn.Flatten):
+        def forward(self, images):
+            return super().forward(images) + torch.randn(1)
+
+    with pytest.raises(SettingsError, match="draws random numbers"):
+        list(outputs_together(Noisy(), clients(), CPU))
 
 
 # ---- which clients are computed as one -----------------------------------------------------------
