@@ -71,7 +71,8 @@ _ALL = (
         "coprefl-flwr",
         "coprefl-flwr",
         "",
-        best="the local grid, one node that hosts all clients",
+        best="the local grid, one node that hosts all clients; it computes clients of a small "
+        "linear network as one",
         lacks="No checkpoint is written in this time. The numbers of every client are checked, "
         "and a client that fails costs no other its work.",
     ),

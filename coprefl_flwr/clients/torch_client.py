@@ -21,6 +21,7 @@ from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, first_names, load_in_order, model_arrays
 from coprefl_flwr.models.base import BASE, HASHES
+from coprefl_flwr.models.frozen import travelling
 from coprefl_flwr.options import checked_options, declared
 
 Parameters = list[np.ndarray[Any, Any]]
@@ -154,7 +155,15 @@ class TorchClient(NumPyClient):
             device=first.device,
             proximal_mu=proximal_mu,
         )
-        return first.stacked(weights, len(clients)), joint_metrics(samples, losses)
+        of = first_names(first.model)
+        sent = zip(travelling(first.model), parameters, strict=True)
+        stack = {  # Of what is not trained, the clients return what they were sent.
+            name: weights[of[name]].numpy()
+            if of[name] in weights
+            else np.stack([array] * len(clients))
+            for name, array in sent
+        }
+        return stack, joint_metrics(samples, losses)
 
     @classmethod
     def evaluate_together(
@@ -170,15 +179,6 @@ class TorchClient(NumPyClient):
             for client, batch in zip(clients, outputs, strict=True)
         ]
         return {}, of_each
-
-    def stacked(self, weights: Mapping[str, Any], count: int) -> Arrays:
-        """Return the model's arrays of `count` clients, some of which are in `weights`."""
-        first = first_names(self.model)
-        trained = {name: weights[of].numpy() for name, of in first.items() if of in weights}
-        return {
-            name: trained[name] if name in trained else np.stack([array] * count)
-            for name, array in model_arrays(self.model).items()
-        }
 
     def weights(self) -> Parameters:
         """Return copies of the model's arrays in `state_dict` order."""

@@ -91,8 +91,7 @@ class TensorDataset(Dataset):
 
     def inputs(self, rows: Rows, device: torch.device) -> Inputs:
         """Return the inputs (b, *shape) of the samples `rows` (b,), on `device`."""
-        where = tensor_of(rows)
-        return mapped(lambda tensor: on_device(_rows_of(tensor, where), device), self.values)
+        return mapped(lambda tensor: _rows_on(tensor, rows, device), self.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,20 +138,20 @@ class ImageDataset(Dataset):
 
         The memory format is channels last, which makes convolutions faster (1.3 times on a CPU).
         """
-        stored = on_same_device(self.images, device)
-        where = on_device(tensor_of(rows), stored.device)
-        images = on_device(_rows_of(stored, where), device)
-        mean, std = (
-            on_same_device(values, device)[:, None, None] for values in (self.mean, self.std)
-        )
+        images = _rows_on(self.images, rows, device)
+        of_channels = (on_same_device(values, device) for values in (self.mean, self.std))
+        mean, std = (on_device(values, device)[:, None, None] for values in of_channels)
         images = images.float().contiguous(memory_format=torch.channels_last)
         return images.div_(255).sub_(mean).div_(std)
 
 
-def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Return some rows of a tensor; `index_select` takes half the time of `tensor[rows]`."""
-    # Both give the same memory layout only if the tensor is contiguous.
-    return tensor.index_select(0, rows) if tensor.is_contiguous() else tensor[rows]
+def _rows_on(tensor: Tensor, rows: Rows, device: torch.device) -> Tensor:
+    """Return some rows of a tensor on `device`, where a copy of the tensor may be."""
+    stored = on_same_device(tensor, device)
+    where = on_device(tensor_of(rows), stored.device)
+    # `index_select` takes half the time. It has the same layout only if the tensor is contiguous.
+    taken = stored.index_select(0, where) if stored.is_contiguous() else stored[where]
+    return on_device(taken, device)
 
 
 def make_dataset(
@@ -341,7 +340,7 @@ class Samples:
         rows = self.indices[positions]
         inputs = self.dataset.inputs(rows, device)
         if self.dataset.targets is not None:
-            return inputs, on_device(_rows_of(self.dataset.targets, tensor_of(rows)), device)
+            return inputs, _rows_on(self.dataset.targets, rows, device)
         # If positions are an array, NumPy has already made a copy; a slice gives a view.
         labels = self.labels[positions].astype(np.int64, copy=isinstance(positions, slice))
         return inputs, on_device(tensor_of(labels), device)
@@ -398,7 +397,8 @@ def batch_slices(n: int, batch_size: int) -> list[slice]:
 # ---- a dataset on the GPU ------------------------------------------------------------------------
 
 GPU_SHARE = 0.25
-"""Fraction of a GPU's free memory that a tensor may fill; models and batches need the rest."""
+"""Fraction of a GPU's memory, as it was without them, that copies of tensors may fill together;
+models and batches need the rest."""
 
 _copies: MutableMapping[Tensor, dict[torch.device, Tensor | None]] = WeakTensorKeyDictionary()
 """{tensor: {device: copy of the tensor, or None if it does not fit}}, while the tensor exists."""
@@ -415,7 +415,8 @@ def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
         return tensor
     copies = _copies.setdefault(tensor, {})
     if device not in copies:
-        fits = tensor.nbytes <= GPU_SHARE * _free_bytes(device)
+        held = sum(c.nbytes for of in _copies.values() if (c := of.get(device)) is not None)
+        fits = held + tensor.nbytes <= GPU_SHARE * (held + _free_bytes(device))
         copies[device] = tensor.to(device) if fits else None
     copy = copies[device]
     return tensor if copy is None else copy

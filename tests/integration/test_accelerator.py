@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import dataset as datasets
@@ -16,6 +17,7 @@ from coprefl_flwr.methods import HEAD, PRETRAINING
 from coprefl_flwr.studies.known_methods import with_role
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator
 from tests.common.federation import Federation
+from tests.common.networks import double_model
 
 
 @pytest.fixture
@@ -92,6 +94,34 @@ def test_client_waits_for_the_gpu_only_at_its_end(method):
         assert used.waits - before == WAITS[method]
 
 
+@pytest.mark.parametrize("method", ["fit", "query", "evaluate"])
+def test_clients_that_are_one_wait_once(method):
+    """Whatever the number of clients and steps, on the device there is one wait, at the end."""
+    federation, configs = (
+        Federation.stochastic(),
+        [{"server-round": 1, "client": n} for n in (2, 3)],
+    )
+    network = double_model(norm=False)
+    sent = [array.numpy() for array in copy.deepcopy(network).state_dict().values()]
+
+    def outcome(model):
+        clients = [
+            CoPreFLClient(model, samples, test=samples, training=federation.training)
+            for samples in federation.samples[2:]
+        ]
+        return getattr(CoPreFLClient, f"{method}_together")(clients, sent, configs)
+
+    expected, metrics = outcome(network)
+    with accelerator() as used:
+        model = copy.deepcopy(network)
+        outcome(model)  # Moves the model and the images.
+        before = used.waits
+        found, of_each = outcome(model)
+        assert used.waits - before == (2 if method == "evaluate" else 1)
+        assert of_each == metrics
+        np.testing.assert_equal(found, expected)
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_images_are_copied_to_the_device_once_if_they_fit(room, monkeypatch):
     images = torch.arange(96, dtype=torch.uint8).reshape(6, 1, 4, 4)
@@ -100,6 +130,7 @@ def test_images_are_copied_to_the_device_once_if_they_fit(room, monkeypatch):
     expected = whole.inputs(rows, CPU)
     free = images.nbytes / datasets.GPU_SHARE - (0 if room else 1)
     monkeypatch.setattr(datasets, "_free_bytes", lambda _: free)
+    monkeypatch.setattr(datasets, "_copies", WeakTensorKeyDictionary())
     with accelerator():
         for dataset in (whole, replace(whole)):  # Two populations, the same images.
             found = dataset.inputs(rows, DEVICE)
