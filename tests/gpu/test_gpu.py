@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import coprefl_flwr as cp
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.learning import device
+from coprefl_flwr.learning.together import train_together
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
@@ -21,6 +22,7 @@ from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing.properties import furthest
 from coprefl_flwr.testing.small_study import Case
 from tests.common.rounds_by_hand import LOSSES, ROUNDS, Problem
+from tests.learning.test_together import clients, convolutions, linear, made, orders
 from tests.records.fits import BY_HAND, outcome
 
 pytestmark = [
@@ -142,8 +144,20 @@ def test_two_actors_of_half_a_card_have_the_weights_of_one_process():
     assert furthest(model_arrays(one), model_arrays(two))[0] < ROUNDING
 
 
+@pytest.mark.parametrize("network", [linear, convolutions])
+def test_clients_that_are_one_have_the_weights_of_the_cpu(network):
+    training, found = LocalTraining(local_steps=30, batch_size=8, learning_rate=0.1), []
+    for where in ("cpu", "cuda"):
+        model, samples = made(network, torch.float32).to(where), clients(dtype=torch.float32)
+        on = {"server_round": 2, "device": torch.device(where)}
+        stack, _ = train_together(model, training, samples, orders(len(samples)), **on)
+        found.append({name: tensor.numpy() for name, tensor in stack.items()})
+    assert furthest(*found)[0] < ROUNDING
+
+
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("client_class", [TorchClient, CoPreFLClient])
-def test_no_step_waits_for_the_gpu(client_class):
+def test_no_step_waits_for_the_gpu(client_class, together):
     """As many waits in a round of 20 steps as in a round of 2."""
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.standard_normal((64, 1, 8, 8), np.float32))
@@ -151,14 +165,22 @@ def test_no_step_waits_for_the_gpu(client_class):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
 
     def waits(steps):
-        client = client_class(net, samples, training=LocalTraining(local_steps=steps, batch_size=8))
+        training = LocalTraining(local_steps=steps, batch_size=8)
+        several = [client_class(net, samples, training=training) for _ in range(8)]
         arrays = list(model_arrays(net).values())
-        client.fit(arrays, {"server-round": 1})
+
+        def fit():
+            if together:
+                client_class.fit_together(several, arrays, 8 * [{"server-round": 1}])
+            else:
+                several[0].fit(arrays, {"server-round": 1})
+
+        fit()
         torch.cuda.set_sync_debug_mode("warn")
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                client.fit(arrays, {"server-round": 1})
+                fit()
         finally:
             torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(warning.message) for warning in caught)
