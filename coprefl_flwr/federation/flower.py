@@ -94,7 +94,7 @@ def send_and_receive(grid: Grid, messages: list[Message], timeout: float) -> lis
     """
     if type(grid).__name__ not in ("HttpGrid", "GrpcGrid"):
         return list(grid.send_and_receive(messages, timeout=timeout))
-    pull = getattr(sys.modules[type(grid).__module__], "pull_objects", None)
+    pull: Any = getattr(sys.modules[type(grid).__module__], "pull_objects", None)
     if "initial_backoff" in (getattr(pull, "__kwdefaults__", None) or {}):
         pull.__kwdefaults__["initial_backoff"] = 0.05
     waiting, replies, began = set(grid.push_messages(messages)), [], time.monotonic()

@@ -6,6 +6,8 @@ set -euo pipefail
 export RAY_worker_niceness=0
 
 until [ -s "$SHARED/head" ]; do sleep 5; done
-# Ends when the head ends, with an error that means only this.
-ray start --block --address="$(cat "$SHARED/head")" ${WORKER_ADDRESS:+--node-ip-address="$WORKER_ADDRESS"} \
-    --num-cpus="$SLURM_CPUS_PER_TASK" --disable-usage-stats || [ ! -e "$SHARED/head" ]
+# Ray ends with the head, and if it did not start within 30 s, as on a busy machine.
+while address=$(cat "$SHARED/head" 2> /dev/null); do
+    ray start --block --address="$address" ${WORKER_ADDRESS:+--node-ip-address="$WORKER_ADDRESS"} \
+        --num-cpus="$SLURM_CPUS_PER_TASK" --disable-usage-stats || sleep 5
+done

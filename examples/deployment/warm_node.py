@@ -9,8 +9,8 @@ It changes three things, and uses for them functions of Flower that are not publ
 - If a part of a message is not there yet, Flower asks for it again after 1 s, then 2 s, and so on.
   Here it begins with 0.05 s and ends with 0.25 s.
 - Flower starts a Python for every message, which imports PyTorch. Here one process imports what
-  IMPORTS lists, and is forked for every message. As before, each message has a process of its own,
-  so nothing that an app keeps in memory is there for the next message.
+  IMPORTS lists, and is forked for every message. As before, each message has a separate process, so
+  nothing that an app keeps in memory is there for the next message.
 """
 
 import importlib
@@ -95,8 +95,8 @@ def run_client(spec: Any) -> NoReturn:
     from flwr.supernode.runtime.run_clientapp import run_clientapp
 
     status: object = 1
-    certificates = spec.root_certificates_path and Path(spec.root_certificates_path).read_bytes()
     try:
+        path = spec.root_certificates_path
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         exit_handler.registered_exit_handlers.clear()  # Those of `flower-superexec`.
         # As in a new process; Python itself does this for `random`, and torch has a fixed seed.
@@ -105,7 +105,7 @@ def run_client(spec: Any) -> NoReturn:
             spec.runtime_api_address,
             spec.token,
             spec.insecure,
-            certificates,
+            path and Path(path).read_bytes(),
             spec.parent_pid,
             spec.runtime_dependency_install,
         )
