@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("places", nargs="+", metavar="PLACE", help=places)
     check.add_argument("--no-flower", action="store_true", help="skip the run under Flower")
     summary = "send both exchanges of CoPreFL once to a Flower app, in one process"
-    app = add("check-app", summary, "check-app examples/own-app")
+    app = add("check-app", summary, "check-app my-app")
     app.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a Flower app")
     app.add_argument("--nodes", type=int, default=2, help="number of nodes (default: 2)")
     of_nodes = "the nodes' settings, as for `flower-supernode`"

@@ -92,7 +92,7 @@ def send_and_receive(grid: Grid, messages: list[Message], timeout: float) -> lis
     wait is a tenth of the time since the messages were sent, at least 0.05 s and at most 3 s. A
     reply whose arrays are still on their way is asked for again after 0.05 s, not after 1 s.
     """
-    if type(grid).__name__ not in ("HttpGrid", "GrpcGrid"):
+    if type(grid).__name__ != "HttpGrid":
         return list(grid.send_and_receive(messages, timeout=timeout))
     pull: Any = getattr(sys.modules[type(grid).__module__], "pull_objects", None)
     if "initial_backoff" in (getattr(pull, "__kwdefaults__", None) or {}):
