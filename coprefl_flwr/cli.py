@@ -8,6 +8,7 @@
     coprefl report DIR [DIR ...] [--reference NAME]
     coprefl list [DIR]
     coprefl check-method PLACE [PLACE ...] [--no-flower]
+    coprefl check-app FOLDER [--nodes N] [--node-config VALUES]
     coprefl schema
     coprefl --version
 
@@ -108,6 +109,12 @@ def parser() -> argparse.ArgumentParser:
     places = "a method as in the setting `method`: a name, module:NAME or file.py:NAME"
     check.add_argument("places", nargs="+", metavar="PLACE", help=places)
     check.add_argument("--no-flower", action="store_true", help="skip the run under Flower")
+    summary = "send both exchanges of CoPreFL once to a Flower app, in one process"
+    app = add("check-app", summary, "check-app my-app")
+    app.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a Flower app")
+    app.add_argument("--nodes", type=int, default=2, help="number of nodes (default: 2)")
+    of_nodes = "the nodes' settings, as for `flower-supernode`"
+    app.add_argument("--node-config", default="", metavar="VALUES", help=of_nodes)
     add("schema", "print the JSON Schema of recipes, for editors", "schema > recipe.schema.json")
     return whole
 

@@ -19,6 +19,7 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.context import RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies
+from coprefl_flwr.federation.flower import send_and_receive
 from coprefl_flwr.federation.messages import MessageConfig, NodeReply, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
 from coprefl_flwr.federation.tally import Tally
@@ -163,7 +164,7 @@ class Transport:
         config: MessageConfig = {"population": self.strategy.population, "server-round": 0}
         content = RecordDict({"config": ConfigRecord(config)})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        answers = self.grid.send_and_receive(questions, timeout=self.timeout)
+        answers = send_and_receive(self.grid, questions, self.timeout)
         asked = _asked(questions)
         replies = {asked[reply.metadata.reply_to_message_id]: reply for reply in answers}
         self._mark_silent(nodes, replies)
@@ -194,7 +195,7 @@ class Transport:
         )
         sent = self._requests(exchange, shares, config, versions, bounds)
         self.traffic.count_down(exchange, len(reached), sent)
-        received = self.grid.send_and_receive(sent, timeout=self.timeout) if sent else []
+        received = send_and_receive(self.grid, sent, self.timeout) if sent else []
         replies: dict[int, NodeReply] = {}
         nodes = _asked(sent)
         for message in received:

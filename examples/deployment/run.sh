@@ -8,6 +8,7 @@
 # and contains everything: each node's data, keys, logs, Flower's files (a FLWR_HOME for every
 # process, as on separate machines) and, in outputs/, the model. Exits with 0 only if the run completed.
 #   Example: run.sh tls /tmp/deployment 3 -c "rounds=5 gamma=0.25"
+# SUPERNODE is the command of a node, by default flower-supernode: SUPERNODE="python $PWD/warm_node.py"
 set -euo pipefail
 
 fail() {
@@ -19,6 +20,7 @@ usage="usage: run.sh insecure|tls FOLDER [NODES] [flwr run options ...]"
 mode=${1:-} folder=${2:-} nodes=${3:-2}
 shift $(($# < 3 ? $# : 3))
 app=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+read -r -a supernode <<< "${SUPERNODE:-flower-supernode}"
 
 [ -n "$folder" ] || fail "$usage"
 [ "$mode" = insecure ] || [ "$mode" = tls ] || fail "mode '$mode' is not known; $usage"
@@ -131,7 +133,7 @@ for ((node = 0; node < nodes; node++)); do
     else
         credentials=(--insecure)
     fi
-    start "node-$node" flower-supernode "${credentials[@]}" --superlink "$address" \
+    start "node-$node" "${supernode[@]}" "${credentials[@]}" --superlink "$address" \
         --port "${ports[node + 1]}" \
         --node-config "partition-id=$node data-path='$folder/data/node-$node.npz'"
 done
@@ -154,4 +156,4 @@ status=$(flwr list --format json | python -c \
     'import json, sys; print(json.load(sys.stdin)["runs"][0]["status"])')
 echo "run.sh: status of the run: $status"
 [ "$status" = finished:completed ] || fail "the run did not complete; logs are in $folder/logs"
-ls "$folder"/outputs/*/model.safetensors | sed 's/^/run.sh: the model is /'
+printf 'run.sh: the model is %s\n' "$folder"/outputs/*/model.safetensors

@@ -187,6 +187,24 @@ def test_unregistered_node_is_refused(tls_run):
     assert "SuperNode ID" not in log
 
 
+def test_warm_nodes_have_the_weights_of_the_local_grid(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUPERNODE", f"{sys.executable} {EXAMPLE / 'warm_node.py'}")
+    deployment = Deployment(tmp_path, "tls", 2, "-c", "rounds=2 seed=3")
+    try:
+        code, log = deployment.finish()
+    finally:
+        deployment.stop()
+    assert code == 0, log
+    assert "left out" not in log
+    assert all("SuperNode terminated" in deployment.node_log(node) for node in range(2))
+    deployed = load_file(deployment.folder / "outputs" / "deployment" / "model.safetensors")
+    data = deployment.folder / "data"
+    expected = local_weights(tmp_path, data, monkeypatch, rounds=2, seed=3, nodes=2)
+    for name, weights in expected.items():
+        torch.testing.assert_close(deployed[name], weights, rtol=0, atol=1e-4)
+    assert deployment.left_running() == []
+
+
 def test_run_continues_without_a_node_killed_in_the_first_round(tmp_path):
     deployment = Deployment(tmp_path, "insecure", 3, "-c", "rounds=2")
     try:

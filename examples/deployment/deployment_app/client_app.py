@@ -18,18 +18,18 @@ from deployment_app import task
 
 def client_fn(context: Context) -> CoPreFLClient:
     """Return this node's client. Each message starts a new process, so nothing is cached here."""
-    settings = task.settings_of(context.run_config)
+    config = context.run_config
     training = LocalTraining(
-        local_steps=settings.local_steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
+        local_steps=int(config["local-steps"]),
+        batch_size=int(config["batch-size"]),
+        learning_rate=float(config["learning-rate"]),
     )
     samples = node_samples(str(context.node_config.get("data-path", "")))
     return CoPreFLClient(
         model(),
         samples,
         training=training,
-        support_fraction=float(context.run_config["support-fraction"]),
+        support_fraction=float(config["support-fraction"]),
     )
 
 

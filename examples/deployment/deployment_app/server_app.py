@@ -1,5 +1,6 @@
 """The ServerApp: pre-trains with CoPreFL, and stores the model and a checkpoint."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,19 @@ from deployment_app import task
 
 app = ServerApp()
 
+NODE_CLIENTS = "node-clients"
+"""A key of the run-config that is not a setting: a file, see docs/deployment.md."""
+
+OPTIONS = ("gamma", "meta-learning-rate", "support-fraction")
+"""Keys of the run-config that are options of CoPreFL."""
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Pre-train with the settings of the run-config."""
     try:
-        nodes = str(context.run_config[task.NODE_CLIENTS])
-        settings, options = task.settings_of(context.run_config), task.options(context.run_config)
+        nodes = str(context.run_config[NODE_CLIENTS])
+        settings, options = settings_of(context.run_config), options_of(context.run_config)
         pretrain(grid, settings, options, nodes or None)
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
@@ -91,3 +98,17 @@ def about(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         "learning-rate": settings.learning_rate,
         "seed": settings.seed,
     }
+
+
+def settings_of(config: Mapping[str, object]) -> Settings:
+    """Return the settings in a run-config, without the app's own keys.
+
+    `clients` is the largest allowed number: how many clients there are depends on the nodes.
+    """
+    others = {k: value for k, value in config.items() if k not in (NODE_CLIENTS, *OPTIONS)}
+    return Settings.from_config({"clients": 1_000_000, **others})
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return CoPreFL's options in a run-config."""
+    return {key: config[key] for key in OPTIONS}
