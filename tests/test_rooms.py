@@ -64,7 +64,7 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integratio
 """Folders with tests of several modules, or of files outside the package."""
 
 
-BUDGET, BUDGET_OF_TESTS, GUARDS = 17_420, 25_800, 800
+BUDGET, BUDGET_OF_TESTS, GUARDS = 17_900, 27_000, 800
 """Maximum lines of code of the package, of its tests, and of the package's guards.
 
 `python -m tests.common.lines` counts them. A budget rises only by the lines of a new capability: up

@@ -29,7 +29,7 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.store import Store, is_done
 from coprefl_flwr.testing import check_methods
-from coprefl_flwr.testing.app import check_app
+from coprefl_flwr.testing.app import exchanges_of_app
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 
@@ -182,6 +182,8 @@ def list_all(options: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     **{"new": new, "run": run, "choose": choose, "plan": plan, "report": report},
     **{"list": list_all, "check-method": check_method, "schema": schema},
-    "check-app": lambda options: check_app(options.folder, options.nodes, options.node_config),
+    "check-app": lambda options: exchanges_of_app(
+        options.folder, options.nodes, options.node_config
+    ),
 }
 """The function of each command, by the command's name; it returns an exit status, or None for 0."""

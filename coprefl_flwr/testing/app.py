@@ -45,7 +45,7 @@ def _line(reply: Message) -> str:
     return "ok: " + shorten(", ".join(f"{name} {getattr(of, 'shape', of)}" for name, of in parts))
 
 
-def check_app(folder: Path, nodes: int, node_config: str) -> int:
+def exchanges_of_app(folder: Path, nodes: int, node_config: str) -> int:
     """Print a line for each exchange of an app's first round, and the warnings of the server's log.
 
     The app runs on `nodes` nodes with a `node_config` as that of `flower-supernode`. Returns 1 if
