@@ -58,7 +58,7 @@ FOUNDATION = {
 """Small files that every room may import, and that import only each other."""
 
 
-PROGRAMS = {"chaos", "faults", "kept", "mistakes", "records"}
+PROGRAMS = {"chaos", "faults", "hosts", "kept", "mistakes", "records"}
 """Folders of tests/ with programs, from which pytest runs few tests or none."""
 OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integration"}
 """Folders with tests of several modules, or of files outside the package."""

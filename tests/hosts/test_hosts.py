@@ -1,0 +1,237 @@
+"""Hosts of their own and what befalls them: `make hosts-test`, about an hour.
+
+A SuperLink and four SuperNodes are started by the commands of docs/deployment.md. Every test is one
+fault. What happened goes into a JSON file, `RESULTS`, from which `make tables` writes the table of
+that page.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.common.simulation import ROOT
+from tests.hosts.fleet import NODES, Fleet
+from tests.hosts.network import lacking
+
+pytestmark = [pytest.mark.deployment, pytest.mark.hosts]
+
+RESULTS = Path(os.environ.get("HOSTS_RESULTS", ROOT / "docs" / "faults.json"))
+EXCHANGES = re.compile(r"(?:├──> |, )(?:[a-z]+): (\d+) of (\d+)")
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+LAST = NODES - 1
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """The fleet, online. The disks of the SuperLink and of the last node are small."""
+    if missing := lacking():
+        pytest.skip(f"hosts of their own need more than this machine has: {missing}")
+    with contextlib.ExitStack() as stack:
+        fleet = Fleet(tmp_path_factory.mktemp("hosts"))
+        stack.enter_context(fleet.server.small_disk(64))
+        stack.enter_context(fleet.nodes[LAST].small_disk(64))
+        stack.callback(fleet.close)
+        fleet.prepare()
+        fleet.start_server()
+        fleet.register()
+        for number in range(NODES):
+            fleet.start_node(number)
+        yield fleet
+
+
+@pytest.fixture
+def online(fleet):
+    """The fleet, when all nodes are online, which they are again after the fault before."""
+    fleet.wait_for(lambda: fleet.online() == NODES, "all nodes online")
+    return fleet
+
+
+def lines_of(text):
+    """Return the lines that tell an operator of trouble, without colours, places and long ids."""
+    plain = re.sub(r"\x1b\[\d+m", "", text)
+    found = re.findall(r"^.*(?:WARNING|ERROR|Error\b|error:).*$", plain, flags=re.M)
+    shown = (re.sub(r"\d{15,}", "ID", " ".join(line.split())) for line in found)
+    return list(dict.fromkeys(line for line in shown if not line.startswith("File")))
+
+
+def record(fault, run, *, finished=None, node=None):
+    """Wait for the end of the run and write what happened; return the row.
+
+    `node` is the number of the node whose log is read, too; `finished` replaces the run's end.
+    """
+    status, seconds, log = finished or run.finish()
+    done = [tuple(map(int, pair)) for pair in EXCHANGES.findall(log)]
+    row = {
+        "fault": fault,
+        "status": status.split(":")[-1],
+        "exchanges": len(done),
+        "asked": sum(asked for _, asked in done),
+        "lost": sum(asked - answered for answered, asked in done),
+        "rounds": re.findall(r"(?:├──> )(.*); \d+ clients in all", log),
+        "seconds": round(seconds),
+        "run's log": lines_of(log),
+        "node's log": lines_of(run.node_log(node)) if node is not None else [],
+    }
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows = [old for old in known.get("faults", []) if old["fault"] != fault]
+    made = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count()}
+    made |= {"kernel": platform.release().split("-")[0], "faults": [*rows, row]}
+    RESULTS.write_text(json.dumps(made, indent=1) + "\n")
+    return row
+
+
+def sent(run, number, action="train"):
+    """Return how many replies to an action a node has sent in this run."""
+    pattern = rf"Sending: {re.escape(action)} message[^\n]*\n[^\n]*Sent successfully"
+    return len(re.findall(pattern, run.node_log(number)))
+
+
+def received(run, number, action="train"):
+    """Return how many messages of an action a node has received in this run."""
+    return len(re.findall(rf"Receiving: {re.escape(action)} message", run.node_log(number)))
+
+
+def cyclic_app(fleet):
+    """Return the example with CyclicFL's chain in place of CoPreFL, in the user's folder."""
+    home = fleet.user.path("/home/me")
+    app = home / "cyclic"
+    if not app.exists():
+        shutil.copytree(home / "examples" / "deployment", app)
+        file = app / "deployment_app" / "server_app.py"
+        text = file.read_text().replace("import CoPreFL\n", "import Cyclic\n")
+        options = r"CoPreFL\(\s*gamma=.*?\s*meta_learning_rate=.*?\n"
+        changed, found = re.subn(options, "Cyclic(\n", text)
+        assert found == 1
+        file.write_text(changed)
+    return "cyclic"
+
+
+def test_page_as_it_stands_then_no_fault(online):
+    run = online.start_run("none")
+    row = record("none", run)
+    assert (row["status"], row["exchanges"], row["lost"]) == ("completed", 4, 0)
+    assert online.server.path("/srv/flower/models/none/model.safetensors").exists()
+
+
+def test_chain_without_a_fault(online):
+    row = record("none, CyclicFL", online.start_run("chain", cyclic_app(online)))
+    assert (row["status"], row["lost"]) == ("completed", 0)
+
+
+def test_long_and_lossy_line(online):
+    with online.network.long_cable("superlink", 0.1, 0.02):
+        row = record("100 ms and 2 % loss", online.start_run("lossy"))
+    assert (row["status"], row["lost"]) == ("completed", 0)
+
+
+def test_thin_line(online):
+    with contextlib.ExitStack() as stack:
+        for node in online.nodes:
+            stack.enter_context(node.slow_link("1mbit"))
+        row = record("1 Mbit/s", online.start_run("thin"))
+    assert (row["status"], row["lost"]) == ("completed", 0)
+
+
+CUTS = pytest.mark.parametrize(
+    ("seconds", "said"), [(30, "for 30 s"), (120, "for 2 minutes"), (None, "for ever")]
+)
+
+
+@CUTS
+def test_node_cut_off_between_the_exchanges_of_a_round(online, seconds, said):
+    run = online.start_run(f"cut-{seconds}", rounds=4 if seconds == 120 else 2)
+    run.wait_for(lambda: sent(run, LAST), "the first reply of the last node")
+    with cut_off(online.nodes[LAST], seconds):
+        row = record(f"a node cut off {said}, between two exchanges", run, node=LAST)
+    assert row["status"] == "completed"
+
+
+@CUTS
+def test_node_cut_off_in_the_middle_of_a_chain(online, seconds, said):
+    run = online.start_run(f"chain-{seconds}", cyclic_app(online))
+
+    def second():
+        at = [number for number in range(NODES) if received(run, number)]
+        return at if sum(sent(run, number) for number in at) == 1 and len(at) == 2 else None
+
+    at = run.wait_for(second, "a message to the second node of the chain")
+    (node,) = [number for number in at if not sent(run, number)]
+    with cut_off(online.nodes[node], seconds):
+        row = record(f"a node cut off {said}, in a chain", run, node=node)
+    assert row["status"] == "completed"
+
+
+@contextlib.contextmanager
+def cut_off(node, seconds):
+    """Cut a node off for some seconds, or until the end of the block."""
+    node.cut()
+    try:
+        if seconds:
+            time.sleep(seconds)
+            node.cut(off=False)
+        yield
+    finally:
+        node.cut(off=False)
+
+
+def test_superlink_killed_and_started_again(online):
+    run = online.start_run("restart", rounds=3)
+    run.wait_for(lambda: "[ROUND 2/3]" in run.text(), "round 2")
+    online.stop("superlink")
+    online.start_server()
+    lost = record("the SuperLink killed and started again: the run", run, node=0)
+    assert lost["status"] != "completed"
+    online.wait_for(lambda: online.online() == NODES, "the nodes online again")
+    again = online.start_run("restart", rounds=3)
+    row = record("the same command again", again)
+    assert (row["status"], row["exchanges"], row["lost"]) == ("completed", 4, 0)
+
+
+def test_node_killed_and_started_again_by_its_unit(online):
+    run = online.start_run("killed", rounds=4)
+    run.wait_for(lambda: received(run, 1), "a message to node 1")
+    online.stop("node-1", signal.SIGKILL)
+    online.restart_as_unit(1)
+    row = record("a node killed, started again after RestartSec", run, node=1)
+    assert (row["status"], row["rounds"][-1]) == ("completed", "train: 4 of 4, query: 4 of 4")
+
+
+@pytest.mark.skipif(not FAKETIME.exists(), reason="there is no libfaketime (apt-get install it)")
+@pytest.mark.parametrize(("shift", "said"), [("+1h", "an hour ahead"), ("-1h", "an hour behind")])
+def test_clock_of_a_node_is_an_hour_off(online, shift, said):
+    online.stop("node-2", signal.SIGTERM)
+    run = online.start_run(f"clock{shift}", min_available_nodes=3, participants=3)
+    preload = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": shift}
+    online.start_node(2, **preload, FAKETIME_DONT_FAKE_MONOTONIC="1")
+    record(f"a node's clock {said}", run, node=2)
+    online.stop("node-2")
+    online.start_node(2)
+
+
+def test_full_disk_of_the_server(online):
+    run = online.start_run("full")
+    run.wait_for(lambda: received(run, 0), "a message to node 0")
+    with online.server.full_disk():
+        record("the server's disk full", run)
+    if online.processes["superlink"].poll() is not None:
+        online.start_server()
+    online.wait_for(lambda: online.online() == NODES, "all nodes online")
+    again = record("the same command, with space again", online.start_run("full"))
+    assert (again["status"], again["lost"]) == ("completed", 0)
+
+
+def test_full_disk_of_a_node(online):
+    with online.nodes[LAST].full_disk():
+        run = online.start_run("full-node")
+        record("a node's disk full", run, node=LAST)
+    again = record("a run with space again", online.start_run("space"), node=LAST)
+    assert (again["status"], again["lost"]) == ("completed", 0)
