@@ -6,6 +6,7 @@ hosts. Nothing outside the namespaces is changed.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,9 @@ class Network:
         """Make the namespaces; `names` is {name of a machine: address}, for every /etc/hosts."""
         self.switch, self.hosts = f"coprefl{os.getpid()}", {}
         self._stack = contextlib.ExitStack()
+        for left, pid in re.findall(r"^(coprefl(\d+)\S*)", ip("netns").stdout, re.M):
+            if not Path("/proc", pid).exists():  # Of a program that was killed.
+                self._remove(left)
         try:
             self._add(self.switch)
             for bridge in ("near", "far"):
@@ -130,7 +134,7 @@ class Host:
         for room in ("srv/tmp", "srv/flower", "home/me"):
             (self.disk / room).mkdir(parents=True, exist_ok=True)
         (self.folder / "hosts").write_text(self._hosts)
-        mounts = "".join(f"mount --bind {self.disk / room} /{room} && " for room in ROOMS)
+        mounts = "".join(f"mount --rbind {self.disk / room} /{room} && " for room in ROOMS)
         mounts += f"mount --bind {self.folder / 'hosts'} /etc/hosts && "
         inside = f'{mounts} cd {cwd} && exec bash -c "$0"'
         return ["ip", "netns", "exec", self.namespace, "sh", "-c", inside, text]
@@ -182,20 +186,21 @@ class Host:
                 _tc("-n", namespace, "qdisc", "del", "dev", link, "root")
 
     @contextlib.contextmanager
-    def small_disk(self, megabytes):
-        """Put /srv and /home onto a file system of this size; use it before the host starts."""
-        self.disk.mkdir(parents=True, exist_ok=True)
+    def small_disk(self, megabytes, folder=""):
+        """Put a folder of the host, or all, onto a file system of this size, before it starts."""
+        place = self.disk / folder
+        place.mkdir(parents=True, exist_ok=True)
         size = f"size={megabytes}m"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.disk], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], check=True)
         try:
             yield
         finally:
-            subprocess.run(["umount", "--lazy", self.disk], check=True)
+            subprocess.run(["umount", "--lazy", place], check=True)
 
     @contextlib.contextmanager
-    def full_disk(self):
-        """Fill the host's disk, a small one, to its last byte with a file."""
-        filling = self.disk / "filling"
+    def full_disk(self, folder=""):
+        """Fill a small disk to its last byte with a file."""
+        filling = self.disk / folder / "filling"
         with filling.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
