@@ -15,6 +15,7 @@ def table() -> str:
     for row in found["faults"]:
         seen = [f"run: {_cell(line)}" for line in row["run's log"][-1:]]
         seen += [f"node: {_cell(line)}" for line in row["node's log"][-1:]]
+        seen += [row["note"]] * bool(row.get("note"))
         lost = f"{row['lost']} of {row['asked']}"
         cells = (
             row["fault"],

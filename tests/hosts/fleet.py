@@ -7,7 +7,6 @@ and size of the run. Not run is `pip install`, as all hosts have one environment
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -124,12 +123,11 @@ class Fleet:
         self.processes[f"node-{number}"] = started
 
     def stop(self, name, number=signal.SIGKILL):
-        """End a host's processes as systemd does: the main process by a signal, then its group."""
+        """End a host's processes as systemd does: the main process by a signal, then the others."""
         process = self.processes.pop(name)
         process.send_signal(number)
         process.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        self.hosts[name].kill()
 
     def repair(self):
         """Start what has ended, and wait until all nodes are online."""

@@ -28,6 +28,21 @@ def ip(*words):
     return subprocess.run(["ip", *map(str, words)], check=True, capture_output=True, text=True)
 
 
+def pids_in(namespace):
+    """Return the ids of the processes in a namespace."""
+    return [int(pid) for pid in ip("netns", "pids", namespace).stdout.split()]
+
+
+def kill_all(namespace):
+    """Kill the processes in a namespace."""
+    end = time.monotonic() + 30
+    while (pids := pids_in(namespace)) and time.monotonic() < end:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+
+
 def lacking():
     """Return what this machine lacks for namespaces with a veth and a bridge, or an empty text."""
     for command in ("ip", "tc", "openssl", "ssh-keygen"):
@@ -73,12 +88,7 @@ class Network:
         ip("-n", namespace, "link", "set", "lo", "up")
 
     def _remove(self, namespace):
-        end = time.monotonic() + 30
-        while (pids := ip("netns", "pids", namespace).stdout.split()) and time.monotonic() < end:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.2)
+        kill_all(namespace)
         ip("netns", "del", namespace)
 
     def close(self):
@@ -143,6 +153,7 @@ class Host:
         """Return the environment of a process of the host: of this machine's, only Python's."""
         kept = {n: v for n in KEPT if (v := os.environ.get(n))}
         kept |= {"HOME": "/home/me", "TMPDIR": "/srv/tmp", "NO_COLOR": "1", "LANG": "C.UTF-8"}
+        kept |= {"PYTHONUNBUFFERED": "1"}  # As on a terminal: lines are written at once.
         return kept | {"PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin"} | more
 
     def start(self, text, log, cwd="/srv/flower", **environment):
@@ -166,7 +177,11 @@ class Host:
 
     def pids(self):
         """Return the ids of the host's processes."""
-        return [int(pid) for pid in ip("netns", "pids", self.namespace).stdout.split()]
+        return pids_in(self.namespace)
+
+    def kill(self):
+        """Kill all processes of the host."""
+        kill_all(self.namespace)
 
     def cut(self, off=True):
         """Take the host's link down at the switch, as if its cable were pulled out, or up again."""

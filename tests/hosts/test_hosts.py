@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import signal
+import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,6 @@ pytestmark = [pytest.mark.deployment, pytest.mark.hosts]
 
 RESULTS = Path(os.environ.get("HOSTS_RESULTS", ROOT / "docs" / "faults.json"))
 EXCHANGES = re.compile(r"(?:├──> |, )(?:[a-z]+): (\d+) of (\d+)")
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 LAST = NODES - 1
 
 
@@ -60,15 +60,15 @@ def online(fleet):
 def lines_of(text):
     """Return the lines that tell an operator of trouble, without colours, places and long ids."""
     plain = re.sub(r"\x1b\[\d+m", "", text)
-    found = re.findall(r"^.*(?:WARNING|ERROR|Error\b|error:).*$", plain, flags=re.M)
+    found = re.findall(r"^.*(?:WARNING|ERROR|Error\b|error:).*$|^round \d+: .*$", plain, flags=re.M)
     shown = (re.sub(r"\d{15,}", "ID", " ".join(line.split())) for line in found)
     return list(dict.fromkeys(line for line in shown if not line.startswith(("File", "INFO"))))
 
 
-def record(fault, run, *, node=None):
+def record(fault, run, *, node=None, note=""):
     """Wait for the end of the run and write what happened; return the row.
 
-    `node` is the number of the node whose log is read, too.
+    `node` is the number of the node whose log is read, too; `note` goes into the row as it is.
     """
     seconds, status, log = run.finish(), run.status(), run.text()
     done = [tuple(map(int, pair)) for pair in EXCHANGES.findall(log)]
@@ -82,6 +82,7 @@ def record(fault, run, *, node=None):
         "seconds": round(seconds),
         "run's log": lines_of(log),
         "node's log": lines_of(run.node_log(node)) if node is not None else [],
+        "note": note,
     }
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     rows = [old for old in known.get("faults", []) if old["fault"] != fault]
@@ -102,19 +103,23 @@ def received(run, number, action="train"):
     return len(re.findall(rf"Receiving: {re.escape(action)} message", run.node_log(number)))
 
 
-def cyclic_app(fleet):
-    """Return the example with CyclicFL's chain in place of CoPreFL, in the user's folder."""
+def another_app(fleet, name, file, *changes):
+    """Copy the example in the user's folder, with changes (pattern, new text) in a file."""
     home = fleet.user.path("/home/me")
-    app = home / "cyclic"
-    if not app.exists():
-        shutil.copytree(home / "examples" / "deployment", app)
-        file = app / "deployment_app" / "server_app.py"
-        text = file.read_text().replace("import CoPreFL\n", "import Cyclic\n")
-        options = r"CoPreFL\(\s*gamma=.*?\s*meta_learning_rate=.*?\n"
-        changed, found = re.subn(options, "Cyclic(\n", text)
-        assert found == 1
-        file.write_text(changed)
-    return "cyclic"
+    if not (home / name).exists():
+        shutil.copytree(home / "examples" / "deployment", home / name)
+        for pattern, new in changes:
+            text, found = re.subn(pattern, new, (home / name / file).read_text())
+            assert found == 1, pattern
+            (home / name / file).write_text(text)
+    return name
+
+
+def cyclic_app(fleet):
+    """Return the example with CyclicFL's chain in place of CoPreFL."""
+    options = r"CoPreFL\(\s*gamma=.*\s*meta_learning_rate=.*\n"
+    changes = ("import CoPreFL\n", "import Cyclic\n"), (options, "Cyclic(\n")
+    return another_app(fleet, "cyclic", "deployment_app/server_app.py", *changes)
 
 
 def test_page_as_it_stands_then_no_fault(online):
@@ -206,15 +211,17 @@ def test_node_killed_and_started_again_by_its_unit(online):
     assert (row["status"], row["rounds"][-1]) == ("completed", "train: 4 of 4, query: 4 of 4")
 
 
-@pytest.mark.skipif(not FAKETIME.exists(), reason="there is no libfaketime (apt-get install it)")
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler for a wrong clock")
 def test_clocks_of_two_nodes_are_an_hour_off(online):
-    wrong = {1: ("+1h", "ahead"), 2: ("-1h", "behind")}
+    clock = online.folder / "clock.so"
+    source = ROOT / "tests" / "hosts" / "clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", clock, source], check=True)
+    wrong = {1: (3600, "ahead"), 2: (-3600, "behind")}
     for number in wrong:
         online.stop(f"node-{number}", signal.SIGTERM)
     run = online.start_run("clocks", rounds=1, min_available_nodes=2, participants=2)
     for number, (shift, _) in wrong.items():
-        preload = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": shift}
-        online.start_node(number, **preload, FAKETIME_DONT_FAKE_MONOTONIC="1")
+        online.start_node(number, LD_PRELOAD=str(clock), CLOCK_SHIFT=str(shift))
     for number, (_, said) in wrong.items():
         row = record(f"a node's clock an hour {said}", run, node=number)
         online.stop(f"node-{number}")
@@ -235,14 +242,22 @@ def test_full_disk_of_the_server(online):
     run.wait_for(lambda: received(run, 0), "a message to node 0")
     with online.server.full_disk():
         run.finish(120)
+        time.sleep(60)  # So that every node sends a heartbeat, to which the answer is an error.
     online.stop("superlink")
+    online.start_server()
+    time.sleep(90)
+    back = f"{online.online()} of {NODES} nodes were online 90 s after the SuperLink's restart"
+    record("the server's disk full, with its database", run, node=0, note=back)
+    for number in range(NODES):
+        online.stop(f"node-{number}")
     online.repair()
-    record("the server's disk full, with its database", run, node=0)
     again = record("the same command, with space again", online.start_run("full"))
     assert (again["status"], again["lost"]) == ("completed", 0)
 
 
 def test_full_disk_of_a_node(online):
     with online.nodes[LAST].full_disk():
-        row = record("a node's disk full", online.start_run("full-node"), node=LAST)
-    assert row["status"] == "completed"
+        row = record("a node's disk full, an app that it has", online.start_run("a"), node=LAST)
+        new = another_app(online, "new", "deployment_app/task.py", ("MODEL = ", "# New.\nMODEL = "))
+        record("a node's disk full, a new app", online.start_run("b", new, rounds=1), node=LAST)
+    assert (row["status"], row["lost"]) == ("completed", 0)
