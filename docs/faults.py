@@ -2,36 +2,34 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("faults.json")
+
+COMMON = re.compile("Connection attempt failed|Exit Code|ServerApp raised|raise HTTP")
+"""Lines that are shown only if there is no other."""
 
 
 def table() -> str:
     """Return what each fault did: a row for each run, in the order of the tests."""
     found = json.loads(RESULTS.read_text())
-    lines = ["| fault | run | exchanges | answers lost | seconds | lines for the operator |"]
-    lines += ["| --- " * 6 + "|"]
+    heads = "fault", "run", "exchanges", "answers lost", "seconds", "lines for the operator"
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in found["faults"]:
-        seen = [f"run: {_cell(line)}" for line in row["run's log"][-1:]]
-        seen += [f"node: {_cell(line)}" for line in row["node's log"][-1:]]
-        seen += [row["note"]] * bool(row.get("note"))
+        seen = _telling("run", row["run's log"]) + _telling("node", row["node's log"])
+        seen += filter(None, [row["note"]])
         lost = f"{row['lost']} of {row['asked']}"
-        cells = (
-            row["fault"],
-            row["status"],
-            row["exchanges"],
-            lost,
-            row["seconds"],
-            "<br>".join(seen),
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        cells = row["fault"], row["status"], row["exchanges"], lost, row["seconds"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {'<br>'.join(seen)} |")
     of = f"Measured on {found['date']} on one machine with {found['cores']} cores"
-    return "\n".join([f"{of} (Linux {found['kernel']}).", "", *lines, ""])
+    return "\n".join([f"{of} (Linux {found['kernel']}), which had other work.", "", *lines, ""])
 
 
-def _cell(line: str) -> str:
-    """Return a line of a log as code in a cell of a table, without what differs each time."""
-    text = re.sub(r"^(WARNING|ERROR) *: *", "", line)
-    text = re.sub(r"\d+\.\d+ seconds", "N seconds", text).replace("|", "\\|").replace("`", "'")
-    return f"`{text[:160]}`"
+def _telling(whose: str, lines: Sequence[str]) -> list[str]:
+    """Return the last line of a log that says most, as code in a cell of a table."""
+    telling = [line for line in lines if not COMMON.search(line)] or list(lines)
+    if not telling:
+        return []
+    text = re.sub(r"\d+\.\d+ seconds", "N seconds", re.sub(r"^[A-Z]+ *: *", "", telling[-1]))
+    return [f"{whose}: `{text[:170].replace('|', '/').replace('`', chr(39))}`"]

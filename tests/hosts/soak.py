@@ -5,8 +5,8 @@ python -m tests.hosts.soak FOLDER [--exchanges 300] [--every 10] [--minutes 150]
 At every exchange the memory, the open files and the threads of each lasting process are written to
 FOLDER/exchanges.jsonl. The program ends with the run, or after so many minutes, or by Ctrl-C or
 SIGTERM; in each case it leaves FOLDER/soak.json and FOLDER/soak.png, and no process. It exits with
-0 if nothing grew: memory late in the run at most 5 % above that after a tenth of it, no more open
-files, no more processes.
+0 if nothing grew: of each process that lived that long, memory and open files late in the run at
+most 5 % (and half a MiB, one file) above those after a tenth of it, and no more processes.
 """
 
 import argparse
@@ -32,10 +32,10 @@ ROLES = {"flower-superlink": "SuperLink", "flower-superexec": "SuperExec"}
 ROLES |= {"flwr-serverapp": "ServerApp", "flower-supernode": "SuperNode"}
 PASSING = "flwr-clientapp"
 """The process of one message."""
-GROWTH, MARGIN = 1.05, 1.0
-"""Allowed growth of a process's memory, and the MiB below which growth is none."""
-WINDOW = 4
-"""Exchanges before and after one that count with it, because single samples vary."""
+GROWTH, MARGINS = 1.05, {"memory": 0.5, "files": 1}
+"""Allowed growth of a process, and MiB and files on top of it, because connections come and go."""
+LEAST = 12
+"""Exchanges without which there are no figures."""
 
 
 def role_of(pid):
@@ -127,28 +127,27 @@ def watch(fleet, run, every, end, rows, file):
             file.flush()
 
 
-def around(rows, place, name, what):
-    """Return the median of a figure of a process around an exchange, and its process id."""
-    near = [row["processes"].get(name) for row in rows[max(0, place - WINDOW) : place + WINDOW + 1]]
-    found = [one for one in near if one]
+def around(rows, name, what):
+    """Return the median of a figure of a process in some exchanges, and its last process id."""
+    found = [one for row in rows if (one := row["processes"].get(name))]
     return (statistics.median(one[what] for one in found), found[-1]["pid"]) if found else (0, 0)
 
 
 def judged(rows, status):
     """Return the summary: each lasting process after a tenth of the exchanges, and at the end."""
-    early, late = len(rows) // 10, len(rows) - 1 - WINDOW
+    near = max(2, len(rows) // 20)  # Single samples vary.
+    early, late = len(rows) // 10, len(rows) - 1 - near
+    parts = [rows[max(0, place - near) : place + near + 1] for place in (early, late)]
     table, grown = {}, []
     for name in dict.fromkeys(name for row in rows for name in row["processes"]):
         one = {}
         for what in ("memory", "files", "threads"):
-            (before, first), (after, last) = (around(rows, p, name, what) for p in (early, late))
+            (before, first), (after, last) = (around(part, name, what) for part in parts)
             one |= {what: [round(before, 1), round(after, 1)], "same process": first == last}
-            allowed = max(before * GROWTH, before + MARGIN) if what == "memory" else before
-            if first == last and after > allowed:
+            if what != "threads" and first == last and after > before * GROWTH + MARGINS[what]:
                 grown.append(f"{name}: {what} {before:.1f}, later {after:.1f}")
         table[name] = one
-    lasting = [statistics.median(len(r["processes"]) for r in rows[max(0, p - WINDOW) :][:9])
-               for p in (early, late)]  # fmt: skip
+    lasting = [statistics.median(len(row["processes"]) for row in part) for part in parts]
     if lasting[1] > lasting[0]:
         grown.append(f"lasting processes: {lasting[0]:g}, later {lasting[1]:g}")
     return {
@@ -161,7 +160,7 @@ def judged(rows, status):
         "minutes": round(rows[-1]["seconds"] / 60, 1),
         "compared": [early + 1, late + 1],
         "lasting processes": lasting,
-        "database": [round(rows[p]["database"], 1) for p in (early, late)],
+        "database": [round(part[-1]["database"], 1) for part in parts],
         "processes": table,
         "grown": grown,
     }
@@ -174,6 +173,7 @@ def draw(rows, path):
     figure, panels = plt.subplots(3, 1, figsize=(8, 9), sharex=True, layout="constrained")
     names = sorted({name for row in rows for name in row["processes"]})
     for panel, what in zip(panels, ("memory", "files"), strict=False):
+        panel.set_prop_cycle(color=mpl.colormaps["tab20"].colors)
         for name in names:
             points = [(row["exchange"], row["processes"][name][what])
                       for row in rows if name in row["processes"]]  # fmt: skip
@@ -225,7 +225,7 @@ def main():
         print("interrupted; the figures so far are written")
     finally:
         fleet.close()
-    if len(rows) < 3 * WINDOW:
+    if len(rows) < LEAST:
         sys.exit(f"only {len(rows)} exchanges: no figures")
     found = judged(rows, status)
     (given.folder / "soak.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -39,7 +39,7 @@ def fleet(tmp_path_factory):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # A kill cleans up, too.
         fleet = Fleet(tmp_path_factory.mktemp("hosts"))
         stack.enter_context(fleet.server.small_disk(64))
-        stack.enter_context(fleet.server.small_disk(16, "srv/flower/models"))
+        stack.enter_context(fleet.server.small_disk(64, "srv/flower/models"))
         stack.enter_context(fleet.nodes[LAST].small_disk(64))
         stack.callback(fleet.close)
         fleet.prepare()
@@ -60,9 +60,10 @@ def online(fleet):
 def lines_of(text):
     """Return the lines that tell an operator of trouble, without colours, places and long ids."""
     plain = re.sub(r"\x1b\[\d+m", "", text)
-    found = re.findall(r"^.*(?:WARNING|ERROR|Error\b|error:).*$|^round \d+: .*$", plain, flags=re.M)
-    shown = (re.sub(r"\d{15,}", "ID", " ".join(line.split())) for line in found)
-    return list(dict.fromkeys(line for line in shown if not line.startswith(("File", "INFO"))))
+    said = r"WARNING|ERROR|Error\b|error:|_FAILED|terminated|unavailable|^round \d+: "
+    found = [line for line in plain.splitlines() if re.search(said, line)]
+    shown = (re.sub(r"\d{15,}", "ID", " ".join(line.strip("│╭╮").split())) for line in found)
+    return list(dict.fromkeys(line for line in shown if "──>" not in line))
 
 
 def record(fault, run, *, node=None, note=""):
@@ -195,6 +196,8 @@ def test_superlink_killed_and_started_again(online):
     run.wait_for(lambda: "[ROUND 2/2]" in run.text(), "round 2")
     online.stop("superlink")
     online.start_server()
+    run.finish(90)
+    online.wait_for(lambda: run.status() != "running", "the end of the lost run")
     lost = record("the SuperLink killed and started again: the run", run, node=0)
     assert lost["status"] != "completed"
     online.wait_for(lambda: online.online() == NODES, "the nodes online again")
@@ -257,7 +260,9 @@ def test_full_disk_of_the_server(online):
 
 def test_full_disk_of_a_node(online):
     with online.nodes[LAST].full_disk():
-        row = record("a node's disk full, an app that it has", online.start_run("a"), node=LAST)
+        row = record(
+            "a node's disk full, an app that it has", online.start_run("a", rounds=1), node=LAST
+        )
         new = another_app(online, "new", "deployment_app/task.py", ("MODEL = ", "# New.\nMODEL = "))
         record("a node's disk full, a new app", online.start_run("b", new, rounds=1), node=LAST)
     assert (row["status"], row["lost"]) == ("completed", 0)
