@@ -123,7 +123,7 @@ def cyclic_app(fleet):
     return another_app(fleet, "cyclic", "deployment_app/server_app.py", *changes)
 
 
-def test_page_as_it_stands_then_no_fault(online):
+def test_commands_of_the_page_without_a_fault(online):
     run = online.start_run("none")
     row = record("none", run)
     assert (row["status"], row["exchanges"], row["lost"]) == ("completed", 4, 0)
@@ -259,10 +259,12 @@ def test_full_disk_of_the_server(online):
 
 
 def test_full_disk_of_a_node(online):
+    new = another_app(online, "new", "deployment_app/task.py", ("MODEL = ", "# New.\nMODEL = "))
+    three = {"rounds": 1, "min_available_nodes": 3, "participants": 3}
     with online.nodes[LAST].full_disk():
-        row = record(
-            "a node's disk full, an app that it has", online.start_run("a", rounds=1), node=LAST
-        )
-        new = another_app(online, "new", "deployment_app/task.py", ("MODEL = ", "# New.\nMODEL = "))
-        record("a node's disk full, a new app", online.start_run("b", new, rounds=1), node=LAST)
-    assert (row["status"], row["lost"]) == ("completed", 0)
+        row = record("a node's disk full, an app that it has", online.start_run("a", rounds=1))
+        assert (row["status"], row["lost"]) == ("completed", 0)
+        row = record("a node's disk full, a new app", online.start_run("b", new, **three))
+        assert (row["status"], row["lost"]) == ("completed", 0)
+    row = record("the new app, with space again", online.start_run("c", new, rounds=1, timeout=90))
+    assert "left out" in row["run's log"][0]  # Flower takes the half of the app for the whole.
