@@ -206,7 +206,7 @@ def test_superlink_killed_and_started_again(online):
 
 
 def test_node_killed_and_started_again_by_its_unit(online):
-    run = online.start_run("killed", rounds=3)
+    run = online.start_run("killed", rounds=5)
     run.wait_for(lambda: received(run, 1), "a message to node 1")
     online.stop("node-1", signal.SIGKILL)
     online.restart_as_unit(1)
@@ -262,9 +262,8 @@ def test_full_disk_of_a_node(online):
     new = another_app(online, "new", "deployment_app/task.py", ("MODEL = ", "# New.\nMODEL = "))
     three = {"rounds": 1, "min_available_nodes": 3, "participants": 3}
     with online.nodes[LAST].full_disk():
-        row = record("a node's disk full, an app that it has", online.start_run("a", rounds=1))
+        row = record("a node's disk full, a new app", online.start_run("new", new, **three))
         assert (row["status"], row["lost"]) == ("completed", 0)
-        row = record("a node's disk full, a new app", online.start_run("b", new, **three))
-        assert (row["status"], row["lost"]) == ("completed", 0)
-    row = record("the new app, with space again", online.start_run("c", new, rounds=1, timeout=90))
+    run = online.start_run("new-again", new, rounds=1, timeout=90)
+    row = record("the same app, with space again, for four nodes", run)
     assert "left out" in row["run's log"][0]  # Flower takes the half of the app for the whole.
