@@ -222,7 +222,7 @@ def main():
             watch(fleet, run, given.every, end, rows, file)
         status = run.status()
     except KeyboardInterrupt:
-        print("interrupted; the figures so far are written")
+        print("interrupted")
     finally:
         fleet.close()
     if len(rows) < LEAST:
