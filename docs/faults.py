@@ -23,7 +23,14 @@ def table() -> str:
         cells = row["fault"], row["status"], row["exchanges"], lost, row["seconds"]
         lines.append(f"| {' | '.join(map(str, cells))} | {'<br>'.join(seen)} |")
     of = f"Measured on {found['date']} on one machine with {found['cores']} cores"
-    return "\n".join([f"{of} (Linux {found['kernel']}), which had other work.", "", *lines, ""])
+    return "\n".join(
+        [
+            f"{of} (Linux {found['kernel']}), which had other work, so seconds compare only roughly.",
+            "",
+            *lines,
+            "",
+        ]
+    )
 
 
 def _telling(whose: str, lines: Sequence[str]) -> list[str]:
