@@ -23,14 +23,8 @@ def table() -> str:
         cells = row["fault"], row["status"], row["exchanges"], lost, row["seconds"]
         lines.append(f"| {' | '.join(map(str, cells))} | {'<br>'.join(seen)} |")
     of = f"Measured on {found['date']} on one machine with {found['cores']} cores"
-    return "\n".join(
-        [
-            f"{of} (Linux {found['kernel']}), which had other work, so seconds compare only roughly.",
-            "",
-            *lines,
-            "",
-        ]
-    )
+    of += f" (Linux {found['kernel']}), which had other work, so seconds compare only roughly."
+    return "\n".join([of, "", *lines, ""])
 
 
 def _telling(whose: str, lines: Sequence[str]) -> list[str]:
