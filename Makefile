@@ -14,7 +14,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest pythons deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench zoo clean
+.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest pythons deployment-test hosts-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench zoo clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -24,6 +24,7 @@ help:
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make pythons      the ten lines and a part of the tests with Python 3.11, 3.12 and 3.13 (some minutes and 5 GB each)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
+	@echo "make hosts-test   the deployment page typed on six hosts (network namespaces; root), and faults (an hour)"
 	@echo "make chaos        kills, a user's files, hostile replies (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
@@ -181,6 +182,12 @@ pythons: install
 
 deployment-test: install
 	pytest -m deployment tests/deployment
+
+# Every fault writes what happened into docs/faults.json; `make tables` brings it onto the page.
+hosts-test: export OMP_NUM_THREADS = 1
+hosts-test: install
+	pytest -m hosts tests/hosts
+	$(MINUTES)
 
 # CHAOS="kills --seed 3 --count kills=50" is some of it.
 chaos: export OMP_NUM_THREADS = 1

@@ -25,7 +25,7 @@ from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import GROUPS, Settings
-from docs import in_an_app, interface
+from docs import faults, in_an_app, interface
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs"
@@ -403,6 +403,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "arguments of every strategy": interface.of_every_strategy,
     "columns": columns_table,
     "commands": commands,
+    "faults": faults.table,
 }
 
 

@@ -58,13 +58,13 @@ FOUNDATION = {
 """Small files that every room may import, and that import only each other."""
 
 
-PROGRAMS = {"chaos", "faults", "kept", "mistakes", "records"}
+PROGRAMS = {"chaos", "faults", "hosts", "kept", "mistakes", "records"}
 """Folders of tests/ with programs, from which pytest runs few tests or none."""
 OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integration"}
 """Folders with tests of several modules, or of files outside the package."""
 
 
-BUDGET, BUDGET_OF_TESTS, GUARDS = 17_900, 27_000, 800
+BUDGET, BUDGET_OF_TESTS, GUARDS = 17_900, 27_300, 800
 """Maximum lines of code of the package, of its tests, and of the package's guards.
 
 `python -m tests.common.lines` counts them. A budget rises only by the lines of a new capability: up

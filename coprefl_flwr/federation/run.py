@@ -309,7 +309,10 @@ class Run:
             self.history.server[server_round] = dict(metrics)
 
     def _write_checkpoint(self, server_round: int) -> None:
-        """Write the checkpoint of a round, if the run has a checkpoint file."""
+        """Write the checkpoint of a round, if the run has a checkpoint file.
+
+        Raises a RunFailedError if it cannot be written. The one before it is still there.
+        """
         if self.checkpoint:
             checkpoint = Checkpoint(
                 server_round,
@@ -321,7 +324,11 @@ class Run:
                 self.transport.most_clients,
                 self.best,
             )
-            write_checkpoint(self.checkpoint, checkpoint)
+            try:
+                write_checkpoint(self.checkpoint, checkpoint)
+            except OSError as error:  # For example, the disk is full.
+                failed = f"round {server_round}: {self.checkpoint} cannot be written"
+                raise RunFailedError(f"{failed}: {error.strerror or error}") from error
             self.versions.at_checkpoint = dict(self.versions.committed)
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:

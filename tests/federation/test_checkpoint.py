@@ -1,6 +1,7 @@
 """Checkpoints: a killed and resumed run ends with the bytes of an uninterrupted run."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 from flwr.app import MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
     History,
@@ -169,6 +170,25 @@ def test_run_killed_between_history_and_checkpoint_resumes(number, rounds, tmp_p
     with (part / NAMES[1]).open("ab") as file:
         file.write(b"half a li")
     run(part, resume=True, rounds=rounds)
+    assert files(part) == files(tmp_path / "whole")
+
+
+def test_full_disk_ends_a_run_in_one_line_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    run(tmp_path / "whole")
+    part, replace = tmp_path / "part", os.replace
+
+    def full(source, target):
+        if Path(target).name == NAMES[0] and Path(target).exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RunFailedError) as caught:
+            run(part)
+    line = f"round 4: {part / NAMES[0]} cannot be written: No space left on device"
+    assert str(caught.value) == line
+    run(part, resume=True)
     assert files(part) == files(tmp_path / "whole")
 
 
