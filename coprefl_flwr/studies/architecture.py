@@ -14,12 +14,11 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.data.inputs import Inputs, mapped
 from coprefl_flwr.errors import SettingsError, about_settings, logger, prefixed, wrong_type
 from coprefl_flwr.federation import HeadLayer
-from coprefl_flwr.learning.together import clients_at_once
 from coprefl_flwr.learning.user_functions import described
 from coprefl_flwr.models import computing, model_arrays, outputs_of
 from coprefl_flwr.models.arrays import check_weights
 from coprefl_flwr.models.base import base_hash
-from coprefl_flwr.models.build import MODELS, Network, build_model, head_names, head_of
+from coprefl_flwr.models.build import Network, build_model, head_names, head_of
 from coprefl_flwr.models.copies import sharing_base, unwrapped
 from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear, outputs_and_representation
@@ -27,7 +26,6 @@ from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
 from coprefl_flwr.seeds import Key
 from coprefl_flwr.studies.hashes import content_hashes
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
@@ -129,19 +127,6 @@ class Architecture:
         """The entry `base` of `model.json`: the frozen weights; empty if nothing is frozen."""
         value = base_hash(self.shared(self.num_classes))
         return {"base": {"hash": value, "network": self.name}} if value else {}
-
-    def together(self, phase: Method, num_classes: int) -> dict[str, int]:
-        """Return {"together": number} if a CPU computes several clients of a phase as one.
-
-        The numbers are then rounded differently. A GPU rounds differently in any case, and the
-        device is no part of the keys of results.
-        """
-        # The networks of this package are too large for it, unless it is set, and not built here.
-        unset = phase.training.together is None and self.name in MODELS
-        if unset or not vars(phase.client_class).get("joint"):
-            return {}
-        number, _ = clients_at_once(phase.training, self.shared(num_classes), CPU)
-        return {"together": number} if number > 1 else {}
 
     @property
     def num_classes(self) -> int:

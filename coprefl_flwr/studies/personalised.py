@@ -109,8 +109,7 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        # Its small networks train by Adam; with another optimiser, keys have no `together`.
-        training, changes = self.method.training, dict[str, Any](together=1)
+        training, changes = self.method.training, dict[str, Any]()
         if training.local_steps is None and training.local_epochs is None:
             changes["local_epochs"] = 1
         if training.optimiser is None:

@@ -19,8 +19,10 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.flower import NumPyClient
 from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
 from coprefl_flwr.federation.run import EvaluateFn
+from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.together import clients_at_once
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import as_array, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.adapters import save_adapters
@@ -261,7 +263,7 @@ class Pretraining(TrainingStage):
             "classes": architecture.source.class_names,
             **pixels,
             **architecture.base,
-            **self.together,
+            **self._together(),
             "settings": self.settings,
             **({"budget": self._budget(report)} if self.phases else {}),
             **made_by(),
@@ -281,6 +283,13 @@ class Pretraining(TrainingStage):
         if self.phases:
             write_card(folder)
         return kept
+
+    def _together(self) -> dict[str, int]:
+        """Return {"together": number} if clients may have been computed as one here."""
+        phases = [phase for phase in self.phases if vars(phase.client_class).get("joint")]
+        device = default_device()
+        counts = [clients_at_once(phase.training, self.module, device)[0] for phase in phases]
+        return {"together": most} if (most := max(counts, default=1)) > 1 else {}
 
     def _budget(self, report: RoundReport) -> dict[str, Any]:
         """Return the costs of the rounds, as the card has them."""
@@ -374,19 +383,11 @@ class Pretraining(TrainingStage):
             # The keys of stored models have not changed.
             about |= {"stop": [keep.stop_at, keep.every]} if keep == plain else {"keep": str(keep)}
         about |= self.loss.identity()
-        about |= self.together
         if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.initial())
         elif self.given is not None:
             about["weights"] = _origin(self.given)
         return about
-
-    @property
-    def together(self) -> dict[str, int]:
-        """The number of clients that are computed together, if there is a phase with such."""
-        classes = self.architecture.num_classes
-        of_phases = [self.networks.together(phase, classes) for phase in self.phases]
-        return max(of_phases, key=len, default={})
 
     @property
     def key(self) -> str:

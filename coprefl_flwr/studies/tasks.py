@@ -138,9 +138,7 @@ class Downstream:
             own = {"network": self.architecture.identity(), "seed": self.run_options.seed}
         return own | {
             "method": self.trained.identity(),
-            "training": as_stored(
-                values_of(training, "rounds", "participants", "together", later=False)
-            ),
+            "training": as_stored(values_of(training, "rounds", "participants", later=False)),
             "keeps-head": self.keeps_head,
         }
 
@@ -247,13 +245,8 @@ class Task(TrainingStage):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results of the tasks depend, except the task's number."""
-        tasks, _ = self.tasks.part(self.number)
-        return {
-            "start": hash_of(self.pretraining.identity()),
-            "clients": self.tasks.identity(self.number),
-            **self.how.identity(),
-            **self.architecture.together(self.how.trained, tasks.classes),
-        }
+        start = hash_of(self.pretraining.identity())
+        return {"start": start, "clients": self.tasks.identity(self.number), **self.how.identity()}
 
     @property
     def key(self) -> str:

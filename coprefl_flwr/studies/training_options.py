@@ -103,10 +103,9 @@ def as_stored(values: dict[str, Any]) -> dict[str, Any]:
     return kept | {"learning-rate-decay": options["factor"] if decays else 1.0}
 
 
-OF_STUDY = ("loss", "together")
-TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key not in OF_STUDY)
+TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
 """Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
-of a study have one loss, and one `together`."""
+of a study have one loss."""
 
 WRAPPER = "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")

@@ -1,6 +1,6 @@
 """Runs whose clients are computed as one: in every hosting, resumed, and with a bad client."""
 
-import functools
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -9,17 +9,20 @@ import pytest
 import torch
 from flwr.client import NumPyClient
 
+from coprefl_flwr import client_app as shipped
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, FedProxClient, TorchClient
 from coprefl_flwr.data import Samples, TensorDataset
+from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import together
 from coprefl_flwr.learning.together import AT_ONCE
 from coprefl_flwr.strategies import CoPreFL, FedAdam, FedAvg, FedProx
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.federation import HOSTINGS, Federation, hosted
 from tests.common.networks import double_model
-from tests.common.studies import SETTINGS
+from tests.common.studies import tiny_study
 
 METHODS = {
     "fedavg": (TorchClient, FedAvg, {}),
@@ -160,27 +163,17 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(groups, method, tmp_path):
         assert from_record(resumed.arrays)[name].tobytes() == array.tobytes()
 
 
-def stages(folder, **settings):
-    config = SETTINGS | {"dataset": "glyphs", "output-dir": str(folder), "method": "fedavg"}
-    return build(Settings.from_config(config | settings)).stages
-
-
-def keys(folder, **settings):
-    return [stage.key for stage in stages(folder, **settings)]
-
-
-def test_results_of_both_ways_have_different_keys(tmp_path):
-    """A linear network trains together, unless it is off: the key is then that without `together`.
-
-    The networks of the package do so only if it is set. BatchNorm never does.
-    """
-    key = functools.partial(keys, tmp_path)
-    small = {"model": "tests.common.networks:plain_network"}
-    assert stages(tmp_path, **small)[0].together == {"together": AT_ONCE}
-    assert key(**small) == key(**small, together=AT_ONCE)
-    assert not set(key(**small)) & set(key(**small, together=1))
-    built_in = {"model": "lenet5"}
-    assert key(**built_in) == key(**built_in, together=1)
-    assert not set(key(**built_in)) & set(key(**built_in, together=4))
-    with_batch_norm = {"model": "resnet8"}
-    assert key(**with_batch_norm) == key(**with_batch_norm, together=4)
+@pytest.mark.parametrize(
+    ("network", "together", "stored"),
+    [("plain_network", "", AT_ONCE), ("plain_network", 1, None), ("network", 4, None)],
+)
+def test_a_stored_start_says_how_its_clients_were_computed(
+    network, together, stored, tiny_images, tmp_path
+):
+    """A linear network trains together unless it is off; one with BatchNorm never does."""
+    config = tiny_study(tiny_images, tmp_path).to_config() | {"method": "fedavg", "tasks": 0}
+    config |= {"model": f"tests.common.networks:{network}", "together": together}
+    study = Settings.from_config(config)
+    folder = run_study(LocalGrid(shipped.app, 1, study.to_config()), build(study))
+    about = json.loads((folder / "starts" / "fedavg" / "model.json").read_text())
+    assert about.get("together") == stored

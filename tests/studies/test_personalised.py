@@ -197,11 +197,11 @@ def test_default_training_is_that_of_the_paper(tmp_path):
         chosen = replace(base, output_dir=str(tmp_path), **changes)
         return build(chosen).client(None, 0, config).training
 
-    paper = TrainingOptions(optimiser="adam", weight_decay=1e-4, local_epochs=1, together=1)
+    paper = TrainingOptions(optimiser="adam", weight_decay=1e-4, local_epochs=1)
     assert training() == paper
     assert (paper.samples_per_step, paper.rate(1)) == (32, 1e-3)
     (group,) = paper.new_optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
     assert group["weight_decay"] == 1e-4
     changes = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
     changes["clip_norm"] = 2
-    assert training(**changes) == TrainingOptions(optimiser="adam", together=1, **changes)
+    assert training(**changes) == TrainingOptions(optimiser="adam", **changes)
