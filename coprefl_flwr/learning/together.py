@@ -24,6 +24,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, NO_LOSS, are_classes
 from coprefl_flwr.learning.optimisers import SGD
 from coprefl_flwr.learning.training import LocalTraining, endless_batches
+from coprefl_flwr.models.arrays import first_names
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.outputs import outputs_of
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES
@@ -187,7 +188,8 @@ class _Stack:
         }
         self.pool, self.device = pooled(samples), device
         self.first = np.cumsum([0, *map(len, samples)])
-        self.forward = vmap(lambda weights, inputs: outputs_of(model, inputs, weights))
+        tied = any(name != first for name, first in first_names(model).items())
+        self.forward = vmap(lambda own, inputs: outputs_of(model, inputs, own, tied=tied))
 
     def passes(
         self, rows: Sequence[Sequence[Rows]], divisors: Rows | None = None
@@ -216,7 +218,8 @@ class _Stack:
         ):
             losses = self._losses(self.pool.batch(place.ravel(), self.device), of_batch)
             tensors = self.weights.values()
-            gradients = torch.autograd.grad(losses.sum(), [*tensors], allow_unused=True)
+            ones = torch.ones_like(losses)
+            gradients = torch.autograd.grad(losses, [*tensors], ones, allow_unused=True)
             named = zip(self.weights, gradients, strict=True)
             yield losses.detach(), {n: g for n, g in named if g is not None}, of_batch
 
