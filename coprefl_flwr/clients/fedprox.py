@@ -1,9 +1,6 @@
 """FedProx's client: local SGD with a proximal term to the global model."""
 
-from collections.abc import Sequence
-from typing import Self
-
-from coprefl_flwr.clients.torch_client import Config, Joint, Parameters, TorchClient
+from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 
 
 class FedProxClient(TorchClient):
@@ -17,7 +14,7 @@ class FedProxClient(TorchClient):
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss is without the proximal term."""
         self.load(parameters)
-        mu = float(config["proximal-mu"])
+        mu = self.proximal_mu(config)
         trained = list(self.parameters().values())
         start = [p.detach().clone() for p in trained]
 
@@ -30,14 +27,6 @@ class FedProxClient(TorchClient):
         loss = self.train_locally(samples, config, correct=towards_start)
         return self.weights(), len(samples), {"loss": loss}
 
-    @classmethod
-    def fit_together(
-        cls,
-        clients: Sequence[Self],
-        parameters: Parameters,
-        configs: Sequence[Config],
-        proximal_mu: float = 0.0,
-    ) -> Joint:
-        """Return the results of `fit` of several clients, up to rounding."""
-        proximal_mu = float(configs[0]["proximal-mu"])
-        return super().fit_together(clients, parameters, configs, proximal_mu)
+    def proximal_mu(self, config: Config) -> float:
+        """Return mu of the request."""
+        return float(config["proximal-mu"])

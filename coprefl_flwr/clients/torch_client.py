@@ -131,18 +131,15 @@ class TorchClient(NumPyClient):
             return False
         return bool(other.training == self.training and other.device == self.device)
 
+    def proximal_mu(self, config: Config) -> float:
+        """Return the weight mu of a proximal term; 0 for none."""
+        return 0.0
+
     @classmethod
     def fit_together(
-        cls,
-        clients: Sequence[Self],
-        parameters: Parameters,
-        configs: Sequence[Config],
-        proximal_mu: float = 0.0,
+        cls, clients: Sequence[Self], parameters: Parameters, configs: Sequence[Config]
     ) -> Joint:
-        """Return the results of `fit` of several clients, up to rounding.
-
-        With `proximal_mu`, the clients are those of FedProx.
-        """
+        """Return the results of `fit` of several clients, up to rounding."""
         first = clients[0]
         first.load(parameters)
         samples = [c.training_samples(of) for c, of in zip(clients, configs, strict=True)]
@@ -153,7 +150,7 @@ class TorchClient(NumPyClient):
             [partial(seeds.generator, *cls.key(of, "batches")) for of in configs],
             server_round=int(configs[0]["server-round"]),
             device=first.device,
-            proximal_mu=proximal_mu,
+            proximal_mu=first.proximal_mu(configs[0]),
         )
         of = first_names(first.model)
         sent = zip(travelling(first.model), parameters, strict=True)
