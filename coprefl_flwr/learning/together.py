@@ -31,8 +31,8 @@ from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES
 from coprefl_flwr.transfer import on_cpu, on_device
 
 FEWEST, AT_ONCE = 8, 64
-"""Smallest and largest number of clients that are computed together where nothing is set: four
-linear networks take longer together than one after another, on a CPU and on a GPU."""
+"""Smallest and largest number of clients that are computed together where nothing is set. Four
+linear networks gain little together on a CPU, and take longer on a GPU."""
 
 MEASURED: dict[str, tuple[int, tuple[type[nn.Module], ...]]] = {
     "cpu": (10_000, (nn.Linear,)),
@@ -101,11 +101,8 @@ def train_together(
     (w - w^t) is added to the gradient (FedProx).
     """
     train_mode(model)
-    stack, losses, rate = (
-        _Stack(model, samples, device),
-        list[Tensor](),
-        training.rate(server_round),
-    )
+    stack, losses = _Stack(model, samples, device), list[Tensor]()
+    rate = training.rate(server_round)
     start = {n: w.detach().clone() for n, w in stack.weights.items()} if proximal_mu else {}
     steps = [training.steps(len(of_client)) for of_client in samples]
     rows = [
